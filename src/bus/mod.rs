@@ -1,0 +1,3 @@
+//! Adapters of `ports::bus` and `ports::store`.
+
+pub mod embedded;

@@ -1,0 +1,3 @@
+//! Parts of the flow engine that need no world: see each file.
+
+pub mod message;

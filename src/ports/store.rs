@@ -1,0 +1,81 @@
+//! Small shared state: buckets of keys whose every change has a revision and can be made conditional.
+//!
+//! Revisions grow within a bucket. An expired or deleted key reads as absent.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+
+use super::bus::{Answer, Error};
+use crate::time::Timestamp;
+
+/// Largest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 768 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub key: String,
+    pub value: Bytes,
+    pub revision: u64,
+    pub written: Timestamp,
+}
+
+/// What has to be true for a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// The key is absent.
+    Absent,
+    /// The key's entry has this revision.
+    Revision(u64),
+}
+
+/// One conditional change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    pub bucket: String,
+    pub key: String,
+    /// `None` deletes.
+    pub value: Option<Bytes>,
+    pub condition: Condition,
+    /// The entry vanishes this long after the write; `None` keeps it for the bucket's time to live.
+    pub ttl: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done, durable; the new revision.
+    Won(u64),
+    /// Refused: this is what is there.
+    Lost(Option<Entry>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Put(Entry),
+    /// Deleted or expired.
+    Gone {
+        key: String,
+        revision: u64,
+    },
+    /// Everything that was there when the watch began has been reported.
+    CaughtUp,
+}
+
+/// Object-safe on purpose: units hold `Arc<dyn Store>`.
+pub trait Store: Send + Sync + 'static {
+    /// Makes the bucket, or brings its time to live in line. `ttl` of `None` keeps entries for ever.
+    fn ensure_bucket(&self, bucket: &str, ttl: Option<Duration>) -> Answer<()>;
+
+    fn get(&self, bucket: &str, key: &str) -> Answer<Option<Entry>>;
+
+    /// Applies the writes one by one, in order; each wins or loses for itself.
+    fn write(&self, writes: Vec<Write>) -> Answer<Vec<Outcome>>;
+
+    /// Entries whose key starts with `prefix`, by key, beginning after `after`; at most `entries_max`.
+    fn list(&self, bucket: &str, prefix: &str, after: Option<&str>, entries_max: usize) -> Answer<Vec<Entry>>;
+
+    /// What is there, then [`Change::CaughtUp`], then every change. Only a notification: a watcher that falls behind
+    /// may miss intermediate values of a key, never its last one. The stream ends with an error when the watch breaks.
+    fn watch(&self, bucket: &str, prefix: &str) -> BoxStream<'static, Result<Change, Error>>;
+}
