@@ -1,1 +1,84 @@
-//! (empty)
+//! Manifests: the types a user writes. One file per kind; `connector/` has one file per outside system.
+//!
+//! The doc comment of a field is its documentation: it ends up in `schemas/`, in editors and in `vejas explain`.
+//! Nothing here reads a file or the environment.
+
+pub mod connector;
+pub mod flow;
+pub mod http_in;
+pub mod schema;
+pub mod sink;
+pub mod source;
+pub mod table;
+pub mod value;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::id::{UnitId, UnitKind};
+
+/// The only `apiVersion` there is.
+pub const API_VERSION: &str = "vejas/v1";
+
+/// One YAML document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    pub metadata: Metadata,
+    pub spec: Spec,
+}
+
+/// What every manifest carries.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Metadata {
+    /// Unique among the manifests of this kind: 1 to 63 of `a-z`, `0-9` and `-`.
+    pub name: value::Name,
+    /// For people and tools; shown in status and metrics listings.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// For tools; carried, never read.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Spec {
+    HttpIn(http_in::HttpIn),
+    Source(source::Source),
+    Flow(flow::Flow),
+    Sink(sink::Sink),
+    Table(table::Table),
+    Schema(schema::Schema),
+}
+
+impl Manifest {
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_str()
+    }
+
+    /// The `kind` as written.
+    pub fn kind(&self) -> &'static str {
+        match self.spec {
+            Spec::HttpIn(_) => "HttpIn",
+            Spec::Source(_) => "Source",
+            Spec::Flow(_) => "Flow",
+            Spec::Sink(_) => "Sink",
+            Spec::Table(_) => "Table",
+            Spec::Schema(_) => "Schema",
+        }
+    }
+
+    /// The unit it declares; a table or schema runs nothing.
+    pub fn unit(&self) -> Option<UnitId> {
+        let kind = match self.spec {
+            Spec::HttpIn(_) => UnitKind::HttpIn,
+            Spec::Source(_) => UnitKind::Source,
+            Spec::Flow(_) => UnitKind::Flow,
+            Spec::Sink(_) => UnitKind::Sink,
+            Spec::Table(_) | Spec::Schema(_) => return None,
+        };
+        Some(UnitId::new(kind, self.name()))
+    }
+}
