@@ -1,3 +1,5 @@
-//! Parts of the flow engine that need no world: see each file.
+//! Parts of the flow engine that need no world: the message, its dead form, and how long to wait.
 
+pub mod backoff;
+pub mod dead_letter;
 pub mod message;

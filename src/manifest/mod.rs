@@ -6,6 +6,7 @@
 pub mod connector;
 pub mod flow;
 pub mod http_in;
+pub mod reference;
 pub mod schema;
 pub mod sink;
 pub mod source;
