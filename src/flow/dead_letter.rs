@@ -2,12 +2,9 @@
 //!
 //! Payload and headers stay as they were, byte for byte; what is added stands in headers of its own.
 
-use std::sync::Arc;
-
+use super::failure::Failure;
 use super::message::{self, Headers, Outgoing, Stored};
 use crate::id::{Names, UnitId};
-use crate::ports::bus::Batch;
-use crate::ports::sink::Failure;
 use crate::time::Timestamp;
 
 /// The unit that failed.
@@ -68,11 +65,6 @@ pub fn dead_letter(names: &Names, message: &Stored, death: &Death<'_>) -> Outgoi
         payload: message.payload.clone(),
         transport_id: Some(format!("d/{}/{}", death.unit, message.sequence)),
     }
-}
-
-/// Dead letters as a batch for their stream.
-pub fn batch(names: &Names, letters: Vec<Outgoing>) -> Batch {
-    Batch { stream: Arc::from(names.dead_letters()), messages: letters, expected: Vec::new() }
 }
 
 /// The business identity of a message: its `Vejas-Id`, or its place in the stream when it has none.

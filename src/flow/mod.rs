@@ -2,4 +2,5 @@
 
 pub mod backoff;
 pub mod dead_letter;
+pub mod failure;
 pub mod message;

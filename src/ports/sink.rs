@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::flow::failure::Failure;
 use crate::flow::message::Stored;
 
 /// How a sink wants its messages.
@@ -31,14 +32,6 @@ pub enum Delivered {
     },
     /// Will never succeed as it is.
     Permanent(Failure),
-}
-
-/// Why a message did not arrive, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// Stable and short, such as `http-503`, `timeout`, `expression`.
-    pub code: String,
-    pub message: String,
 }
 
 pub trait Sink: Send + Sync + 'static {
