@@ -4,3 +4,4 @@ pub mod backoff;
 pub mod dead_letter;
 pub mod failure;
 pub mod message;
+pub mod retention;
