@@ -73,17 +73,14 @@ impl Pipeline {
     /// Runs the steps up to the end or to the first `dedupe`.
     pub fn start(&self, message: &Stored) -> Result<Progress, Failure> {
         let mut progress = Progress::default();
-        let event = if self.reads_events() {
-            let value = language::json::from_slice(&message.payload)
-                .map_err(|error| Failure::new("payload", format!("{}: the payload is not JSON: {error}", self.unit)))?;
-            Event { input: Input { event: value, meta: Meta::of(message) }, payload: Some(message.payload.clone()) }
+        let event = if self.reads_events {
+            language::json::from_slice(&message.payload)
+                .map_err(|error| Failure::new("payload", format!("{}: the payload is not JSON: {error}", self.unit)))?
         } else {
-            Event {
-                input: Input { event: Value::Null, meta: Meta::of(message) },
-                payload: Some(message.payload.clone()),
-            }
+            Value::Null
         };
-        self.advance(event, 0, &mut progress)?;
+        let meta = if self.reads_meta { meta(message) } else { Meta::default() };
+        self.advance(Event { input: Input { event, meta }, payload: Some(message.payload.clone()) }, 0, &mut progress)?;
         Ok(progress)
     }
 
