@@ -36,7 +36,8 @@ pub struct BuildError {
 pub fn build(flow: &Flow, parts: &Parts<'_>) -> Result<Pipeline, BuildError> {
     let mut builder = Builder { parts, subjects: Vec::new() };
     let to = flow.to.as_ref().map(|subject| builder.subject(subject.as_str()));
-    let verbs: Vec<Verb> = flow.steps.iter().enumerate().map(|(at, step)| builder.verb(at, step)).collect::<Result<_, _>>()?;
+    let verbs: Vec<Verb> =
+        flow.steps.iter().enumerate().map(|(at, step)| builder.verb(at, step)).collect::<Result<_, _>>()?;
     let reads_events = verbs.iter().any(Verb::reads_event);
     let reads_meta = parts.programs.values().any(|program| program.uses_meta());
     Ok(Pipeline { unit: parts.unit.clone(), verbs, subjects: builder.subjects, to, reads_events, reads_meta })

@@ -26,6 +26,7 @@ impl Dedupe {
     pub fn apply(&self, event: &mut Event) -> Result<Next, Failure> {
         let key = match event.evaluate(&self.key, &self.place)? {
             Value::Bytes(text) => format!("t{}", String::from_utf8_lossy(&text)),
+            Value::String(text) => format!("t{}", &*text),
             scalar @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_)) => format!("s{scalar}"),
             other => {
                 let message = format!("the key is {}, not text, a number or a boolean", super::split::kind(&other));

@@ -16,6 +16,9 @@ mod route;
 mod split;
 mod validate;
 
+#[cfg(test)]
+mod tests;
+
 pub use build::{BuildError, Parts, build};
 pub use pipeline::{Emission, Event, PARTS_MAX, Pipeline, Progress, Waiting};
 pub use place::{Locator, Place};
