@@ -130,7 +130,8 @@ impl Function for Wrap {
                     Node::new(span, opcode),
                     Node::new(span, right.clone()),
                     state,
-                )?;
+                )
+                .map_err(|error| Box::new(error) as Box<dyn DiagnosticMessage>)?;
                 Box::new(Operator { wrap: *self, left, right, typed })
             }
             None => {
