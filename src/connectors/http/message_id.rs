@@ -58,7 +58,7 @@ mod tests {
     fn two_processes_with_the_same_count_differ() {
         let now = Timestamp::from_unix_millis(1);
         let seed = 0x0102_0304_0506_0000_0000_0000_0000_0000_u128;
-        assert_ne!(Maker::new(seed).next(now), Maker::new(seed | (1 << 90)).next(now));
+        assert_ne!(Maker::new(seed).next(now), Maker::new(seed | (1 << 89)).next(now));
     }
 
     #[test]
