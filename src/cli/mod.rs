@@ -1,1 +1,3 @@
-//! (empty)
+//! The command line.
+
+pub mod status;
