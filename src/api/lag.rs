@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::view::Lag;
 use crate::ports::bus::{Bus, DurableInfo};
-use crate::runtime::status::Unit;
+use crate::unit::status::Unit;
 use crate::time::Timestamp;
 
 /// Questions to the bus at once.

@@ -12,7 +12,7 @@ use super::lag::{self, ASK_WAIT_MAX};
 use super::{Told, view};
 use crate::id::{UnitId, UnitKind};
 use crate::ports::bus::{Error as BusError, StreamInfo};
-use crate::runtime::status::State as UnitState;
+use crate::unit::status::State as UnitState;
 
 /// Units that one answer of `/readyz` names.
 const REASONS_MAX: usize = 20;

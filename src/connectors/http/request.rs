@@ -18,8 +18,8 @@ use super::body::{self, Budget};
 use super::message_id;
 use crate::flow::message::{self, Headers, Outgoing};
 use crate::ports::bus::PubAck;
-use crate::runtime::context::Context;
-use crate::runtime::status::Unit;
+use crate::unit::context::Context;
+use crate::unit::status::Unit;
 
 /// Longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 255;

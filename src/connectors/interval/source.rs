@@ -15,8 +15,8 @@ use crate::flow::backoff::Backoff;
 use crate::flow::message::{self, HeadersBuilder, Outgoing};
 use crate::manifest::connector::interval::{Interval, MISSED_SLOTS_MAX, OnMissed};
 use crate::ports::bus::{self, Batch, Expected};
-use crate::runtime::context::Context;
-use crate::runtime::status::{State, Unit};
+use crate::unit::context::Context;
+use crate::unit::status::{State, Unit};
 use crate::time::Timestamp;
 
 /// A slot that is stored later than this has been missed, in milliseconds. Below it a slow disk or a busy machine is
