@@ -1,4 +1,5 @@
 //! The shell around the core: starts, drives and stops units.
 
 pub mod context;
+pub mod settings;
 pub mod status;

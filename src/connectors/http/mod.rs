@@ -1,0 +1,3 @@
+//! HTTP, in both directions.
+
+pub mod sink;
