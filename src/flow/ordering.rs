@@ -284,7 +284,7 @@ mod tests {
             let mut lanes = Lanes::new(6);
             let (mut next, mut away, mut under_way) = (1u64, Vec::<u64>::new(), Vec::<u64>::new());
             let mut last = [0u64; KEYS as usize];
-            let mut offered = |lanes: &mut Lanes, away: &mut Vec<u64>, sequence| {
+            let offered = |lanes: &mut Lanes, away: &mut Vec<u64>, sequence| {
                 if lanes.offer(&key(sequence), sequence) == Offered::Deferred {
                     away.push(sequence);
                 }
