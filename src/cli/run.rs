@@ -1,16 +1,20 @@
 //! `vejas run`: the main job.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
+use crate::api;
+use crate::connectors::http::tls;
 use crate::id::{Names, SUBJECT_ROOT_DEFAULT};
 use crate::manifest::http_in::LISTEN_DEFAULT;
 use crate::manifest::value::{ByteSize, Span};
 use crate::runtime::config::Config;
 use crate::runtime::telemetry::{self, LogFormat};
-use crate::runtime::{self, start};
+use crate::runtime::start::{self, Door, Handle};
 
 /// Run the units that the manifests declare, until told to stop.
 #[derive(Debug, ClapArgs)]
@@ -89,7 +93,6 @@ fn duration(text: &str) -> Result<Duration, String> {
     Span::parse(text).map(|span| span.0).map_err(|error| error.to_string())
 }
 
-/// Answers the exit code.
 pub fn run(args: Args) -> Result<(), start::Error> {
     let format = match args.log_format {
         Format::Auto => LogFormat::Auto,
@@ -98,17 +101,27 @@ pub fn run(args: Args) -> Result<(), start::Error> {
     };
     telemetry::logs(&args.log, format)?;
     let metrics = telemetry::metrics()?;
+    let config = config(args).map_err(start::Error::Settings)?;
+    start::run(config, metrics, Box::new(|handle| Box::pin(open_api(handle))))
+}
+
+fn config(args: Args) -> Result<Config, String> {
     if args.cluster.is_some_and(|cluster| !matches!(cluster.as_str(), "" | "0" | "false")) {
-        return Err(start::Error::Settings(
-            "VEJAS_CLUSTER is set, but this version has only the embedded bus; unset it to run one process".to_owned(),
+        return Err("VEJAS_CLUSTER is set, but this version has only the embedded bus; unset it to run one process".to_owned());
+    }
+    if !args.manifests.exists() {
+        return Err(format!(
+            "there is no {}: name the folder of manifests, or start one with `vejas new flow`",
+            args.manifests.display()
         ));
     }
-    let names = Names::new(&args.subject_root).map_err(|error| start::Error::Settings(error.to_string()))?;
-    let config = Config {
+    let seed = uuid::Uuid::new_v4().as_u128();
+    let jitter = AtomicU64::new(seed as u64 | 1);
+    Ok(Config {
         manifests: args.manifests,
         data_dir: args.data_dir,
-        names,
-        instance: args.instance.unwrap_or_else(runtime::host_name),
+        names: Names::new(&args.subject_root).map_err(|error| error.to_string())?,
+        instance: args.instance.unwrap_or_else(host_name),
         api_addr: args.http_addr,
         api_tls: args.http_tls_cert.zip(args.http_tls_key),
         ingress_addr: args.ingress_addr,
@@ -120,6 +133,50 @@ pub fn run(args: Args) -> Result<(), start::Error> {
         retention: args.retention,
         drain: args.drain,
         strict: args.strict,
+        environment: Arc::new(environment),
+        jitter: Arc::new(move || next_random(&jitter)),
+        seed,
+    })
+}
+
+/// The one place where a manifest's `${env:NAME}` meets the environment.
+#[allow(clippy::disallowed_methods)]
+pub(super) fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014), as a number in `0.0..=1.0`. Good enough to spread retries.
+fn next_random(state: &AtomicU64) -> f64 {
+    const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut mixed = state.fetch_add(GAMMA, Ordering::Relaxed).wrapping_add(GAMMA);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
+}
+
+async fn open_api(handle: Handle) -> Result<Door, String> {
+    let tokens = api::Tokens::new(handle.config.token.as_deref(), handle.config.read_token.as_deref())
+        .map_err(|error| format!("API token: {error}"))?;
+    let loaded = api::Loaded::default();
+    let told = api::Told {
+        registry: Arc::clone(&handle.registry),
+        bus: Arc::clone(&handle.context.bus),
+        names: handle.context.names.clone(),
+        clock: Arc::clone(&handle.context.clock),
+        instance: Arc::clone(&handle.context.instance),
+        bus_kind: "embedded",
+        data_dir: Some(Arc::from(handle.config.data_dir.display().to_string())),
+        started: handle.started,
+        metrics: Some(handle.metrics.clone()),
+        stopping: handle.draining.clone(),
+        loaded: loaded.clone(),
     };
-    start::run(config, metrics)
+    let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });
+    let options = api::Options { address: handle.config.api_addr.clone(), tls, tokens };
+    let server = api::Server::bind(told, options).await.map_err(|error| error.to_string())?;
+    Ok(Door { task: tokio::spawn(server.run(handle.ended)), ready: Box::new(move || loaded.set()) })
 }

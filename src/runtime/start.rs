@@ -10,8 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::SystemClock;
@@ -25,6 +26,8 @@ use crate::ports::store::Store;
 use crate::unit::context::Context;
 use crate::unit::status::Registry;
 
+/// How long a front door may take to close.
+const DOOR_CLOSES_MAX: Duration = Duration::from_secs(3);
 /// How often histograms are folded, so that they stay small.
 const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 
@@ -53,22 +56,30 @@ pub enum Error {
     EndedAtOnce,
 }
 
-/// What the front doors read and how they tell a process to stop.
+/// What the front doors read.
 #[derive(Debug, Clone)]
 pub struct Handle {
     pub context: Context,
     pub config: Arc<Config>,
     pub registry: Arc<Registry>,
-    /// Set once every unit is up, and no longer once the process is told to stop.
-    pub ready: Arc<std::sync::atomic::AtomicBool>,
     pub metrics: PrometheusHandle,
-    /// When the process started.
-    pub started: crate::time::Timestamp,
+    /// When the process started, by the monotonic clock.
+    pub started: Duration,
+    /// Cancelled when the process is told to stop.
+    pub draining: CancellationToken,
+    /// Cancelled when the doors have to close.
+    pub ended: CancellationToken,
 }
 
-/// Front doors as the runtime sees them: started first, ended last.
-pub type FrontDoor = Box<dyn FnOnce(Handle, CancellationToken) -> DoorFuture + Send>;
-type DoorFuture = futures_util::future::BoxFuture<'static, Result<tokio::task::JoinHandle<()>, String>>;
+/// A front door that is open.
+pub struct Door {
+    pub task: JoinHandle<()>,
+    /// Told once every unit is up.
+    pub ready: Box<dyn FnOnce() + Send>,
+}
+
+/// Opens a front door. It is the first to open and the last to close. The error is for people.
+pub type FrontDoor = Box<dyn FnOnce(Handle) -> BoxFuture<'static, Result<Door, String>> + Send>;
 
 /// Runs until told to stop. Blocks the calling thread.
 pub fn run(config: Config, metrics: PrometheusHandle, front_door: FrontDoor) -> Result<(), Error> {
@@ -83,7 +94,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let mut signals = shutdown::Signals::listen()?;
     let config = Arc::new(config);
     let clock: SharedClock = Arc::new(SystemClock);
-    let started = clock.now();
+    let started = clock.monotonic();
     let loaded = load::load(&config).await?;
     let opening = Options::new(&config.data_dir, Arc::clone(&clock));
     let embedded = tokio::task::spawn_blocking(move || Embedded::open(opening))
@@ -93,7 +104,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let store: Arc<dyn Store> = Arc::clone(&embedded) as _;
     streams::ensure(&*bus, &*store, &config).await?;
 
-    let (entrances, workers, doors) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let (entrances, workers, ended) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let context = Context {
         bus,
         store,
@@ -102,28 +113,26 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         instance: Arc::from(config.instance.as_str()),
         stopping: workers.clone(),
     };
+    let registry = Arc::new(Registry::default());
     let handle = Handle {
         context: context.clone(),
         config: Arc::clone(&config),
-        registry: Arc::new(Registry::default()),
-        ready: Arc::default(),
+        registry: Arc::clone(&registry),
         metrics: metrics.clone(),
         started,
+        draining: entrances.clone(),
+        ended: ended.clone(),
     };
-    let door = front_door(handle.clone(), doors.clone()).await.map_err(Error::Settings)?;
+    let door = front_door(handle).await.map_err(Error::Settings)?;
     let mut side = JoinSet::new();
     side.spawn(trim::run(context.clone(), config.retention));
     side.spawn(upkeep(metrics, workers.clone()));
 
-    let units = Units::build(&loaded, &context, &config, &handle.registry, &entrances).await?;
-    let mut running = units.start().await?;
-    handle.ready.store(true, std::sync::atomic::Ordering::Release);
-    tracing::info!(
-        units = handle.registry.all().len(),
-        api = config.api_addr,
-        data = %config.data_dir.display(),
-        "ready"
-    );
+    let units = Units::build(&loaded, &context, &config, &registry, &entrances).await?;
+    drop(loaded);
+    let mut running = units.start();
+    (door.ready)();
+    tracing::info!(units = registry.all().len(), data = %config.data_dir.display(), "ready");
 
     let failed = tokio::select! {
         signal = signals.next() => {
@@ -133,7 +142,9 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         reason = embedded.stopped() => Some(reason),
         reason = running.failed() => Some(reason),
     };
-    handle.ready.store(false, std::sync::atomic::Ordering::Release);
+    if let Some(reason) = &failed {
+        tracing::error!("cannot go on: {reason}");
+    }
     let drained = tokio::select! {
         drained = drain(&mut running, &entrances, &workers, config.drain, failed.is_none()) => drained,
         _ = signals.next() => return Err(Error::EndedAtOnce),
@@ -141,9 +152,9 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     if !drained {
         tracing::warn!("the deadline passed before everything in hand was finished; it comes again at the next start");
     }
-    doors.cancel();
-    // The doors have had their say: a client that holds a connection open does not hold up the end.
-    let _ = tokio::time::timeout(Duration::from_secs(1), door).await;
+    ended.cancel();
+    // A client that holds a connection open does not hold up the end.
+    let _ = tokio::time::timeout(DOOR_CLOSES_MAX, door.task).await;
     side.shutdown().await;
     let _ = tokio::task::spawn_blocking(move || embedded.close()).await;
     match failed {

@@ -1,6 +1,5 @@
 //! From checked manifests to running units.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
@@ -8,10 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, MESSAGE_BYTES_MAX};
 use super::load::{Loaded, LoadedUnit};
-use super::{flow_worker, ingress, sink_units};
+use super::settings::Settings;
+use super::{flow_worker, ingress, sink_units, sink_worker};
 use crate::connectors::http::source::Entrance;
 use crate::connectors::interval;
-use crate::id::UnitId;
+use crate::id::{UnitId, UnitKind};
 use crate::manifest::Spec;
 use crate::manifest::flow::Flow;
 use crate::manifest::source::Source;
@@ -19,7 +19,7 @@ use crate::manifest::value::{OneOrMany, Pattern, StartFrom};
 use crate::ports::bus::{self, Durable, DurableConfig, Start};
 use crate::transforms;
 use crate::unit::context::Context;
-use crate::unit::status::{self, Registry, State};
+use crate::unit::status::{self, Registry};
 
 /// Deliveries of one durable that may be unacknowledged at once.
 pub(super) const IN_FLIGHT_MAX: usize = 4_096;
@@ -39,12 +39,10 @@ pub enum Error {
 /// Everything that is about to run. All its durables exist.
 pub struct Units {
     context: Context,
-    entrances: CancellationToken,
     flows: Vec<flow_worker::FlowUnit>,
-    sinks: Vec<sink_units::SinkReady>,
-    intervals: Vec<interval::source::IntervalUnit>,
+    sinks: Vec<sink_worker::SinkUnit>,
+    intervals: Vec<(UnitId, interval::source::Source)>,
     entrance: Option<Entrance>,
-    registry: Arc<Registry>,
 }
 
 type Ended = (UnitId, Result<(), String>);
@@ -66,13 +64,14 @@ impl Units {
     ) -> Result<Self, Error> {
         let mut units = Units {
             context: context.clone(),
-            entrances: entrances.clone(),
             flows: Vec::new(),
             sinks: Vec::new(),
             intervals: Vec::new(),
             entrance: None,
-            registry: Arc::clone(registry),
         };
+        let settings =
+            Settings::new(Arc::clone(&config.environment), config.settings_base(), config.secrets_dir.clone());
+        let entering = Context { stopping: entrances.clone(), ..context.clone() };
         let mut routes = Vec::new();
         for one in &loaded.units {
             let unit = registry.add(one.id.clone(), &one.digest, one.declared.clone());
@@ -83,25 +82,22 @@ impl Units {
                 }
                 Spec::Sink(sink) => {
                     let durable = units.durable(&one.id, &sink.from, sink.start_from).await?;
-                    let ready = sink_units::build(one, sink, durable, context, config, loaded, Arc::clone(&unit))?;
+                    let ready = sink_units::build(one, sink, durable, context, config, &settings, Arc::clone(&unit))?;
                     units.sinks.push(ready);
                 }
-                Spec::HttpIn(entrance) => routes.push(ingress::route(one, entrance, config, loaded, Arc::clone(&unit))?),
-                Spec::Source(Source { interval: Some(interval), to }) => {
-                    units.intervals.push(interval::source::IntervalUnit {
-                        id: one.id.clone(),
-                        digest: unit.digest.clone(),
-                        interval: interval.clone(),
-                        to: to.clone(),
-                        unit: Arc::clone(&unit),
-                    });
+                Spec::HttpIn(entrance) => {
+                    routes.push(ingress::route(one, entrance, config, &settings, loaded, Arc::clone(&unit))?);
+                }
+                Spec::Source(Source { interval: Some(stated), to }) => {
+                    let source = interval::source::Source::new(entering.clone(), unit, stated, to.as_str())
+                        .map_err(|error| Error::Unit { unit: one.id.clone(), reason: error.to_string() })?;
+                    units.intervals.push((one.id.clone(), source));
                 }
                 Spec::Source(_) | Spec::Table(_) | Spec::Schema(_) => {}
             }
         }
         if !routes.is_empty() {
-            let context = Context { stopping: entrances.clone(), ..context.clone() };
-            units.entrance = Some(ingress::bind(context, routes, config).await?);
+            units.entrance = Some(ingress::bind(entering, routes, config).await?);
         }
         Ok(units)
     }
@@ -156,42 +152,29 @@ impl Units {
     }
 
     /// Readers first, then what brings messages.
-    pub async fn start(self) -> Running {
+    pub fn start(self) -> Running {
         let mut running = Running { sources: JoinSet::new(), workers: JoinSet::new() };
         for sink in self.sinks {
-            let (context, id) = (self.context.clone(), sink.id().clone());
-            running.workers.spawn(async move { (id, sink.run(context).await.map_err(|error| error.to_string())) });
+            let (context, id) = (self.context.clone(), sink.id.clone());
+            running.workers.spawn(async move {
+                let ended = sink_worker::run(context, sink).await;
+                (id, ended.map_err(|error| error.to_string()))
+            });
         }
         for flow in self.flows {
             let (context, id) = (self.context.clone(), flow.id.clone());
             running.workers.spawn(async move {
-                (id, flow_worker::run(context, flow).await.map_err(|error| error.to_string()))
+                let ended = flow_worker::run(context, flow).await;
+                (id, ended.map_err(|error| error.to_string()))
             });
         }
-        let context = Context { stopping: self.entrances.clone(), ..self.context.clone() };
-        for source in self.intervals {
-            let (context, id) = (context.clone(), source.id.clone());
-            running.sources.spawn(async move {
-                (id, interval::source::run(context, source).await.map_err(|error| error.to_string()))
-            });
+        for (id, source) in self.intervals {
+            running.sources.spawn(async move { (id, source.run().await.map_err(|error| error.to_string())) });
         }
         if let Some(entrance) = self.entrance {
-            let registry = self.registry;
-            let entrances: Vec<UnitId> = registry
-                .all()
-                .iter()
-                .filter(|unit| unit.id.kind == crate::id::UnitKind::HttpIn)
-                .map(|unit| unit.id.clone())
-                .collect();
-            let id = entrances.first().cloned().unwrap_or_else(|| UnitId::new(crate::id::UnitKind::HttpIn, "all"));
             running.sources.spawn(async move {
                 entrance.run().await;
-                for id in entrances {
-                    if let Some(unit) = registry.get(&id) {
-                        unit.set_state(State::Stopped, None);
-                    }
-                }
-                (id, Ok(()))
+                (UnitId::new(UnitKind::HttpIn, "*"), Ok(()))
             });
         }
         running
@@ -232,6 +215,3 @@ async fn all_ended(tasks: &mut JoinSet<Ended>) {
         }
     }
 }
-
-/// What `check` found, by the names units use.
-pub(super) type Validators = BTreeMap<String, Arc<jsonschema::Validator>>;

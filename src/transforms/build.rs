@@ -9,7 +9,7 @@ use crate::id::{Names, UnitId};
 use crate::language::{FieldPath, Program, Tables};
 use crate::manifest::flow::{Flow, Step};
 
-/// What `check` found for a flow: programs by their JSON pointer, and what they refer to.
+/// What `check` found for a flow: programs by where their text stands below `spec`, such as `steps.2.map`, and what they refer to.
 pub struct Parts<'a> {
     pub unit: UnitId,
     pub names: &'a Names,
@@ -33,6 +33,12 @@ pub struct BuildError {
     what: String,
 }
 
+impl BuildError {
+    pub(super) fn new(unit: &UnitId, what: &str) -> Self {
+        BuildError { unit: unit.clone(), what: what.to_owned() }
+    }
+}
+
 pub fn build(flow: &Flow, parts: &Parts<'_>) -> Result<Pipeline, BuildError> {
     let mut builder = Builder { parts, subjects: Vec::new() };
     let to = flow.to.as_ref().map(|subject| builder.subject(subject.as_str()));
@@ -50,13 +56,13 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn verb(&mut self, at: usize, step: &Step) -> Result<Verb, BuildError> {
-        let pointer = |verb: &str| format!("/spec/steps/{at}/{verb}");
+        let pointer = |verb: &str| format!("steps.{at}.{verb}");
         Ok(match step {
             Step::Validate(step) => {
                 let schema = step.schema.as_str();
                 let validator =
                     self.parts.validators.get(schema).ok_or_else(|| self.missing(&format!("schema {schema}")))?;
-                let place = self.place(at, "validate", pointer("validate/schema"), "");
+                let place = self.place(at, "validate", pointer("validate.schema"), "");
                 Verb::Validate(validate::Validate {
                     schema: schema.to_owned(),
                     validator: Arc::clone(validator),
@@ -76,7 +82,7 @@ impl Builder<'_> {
                 Verb::Split(split::Split { elements, place })
             }
             Step::Lookup(step) => {
-                let (key, place) = self.program(at, "lookup", pointer("lookup/key"), &step.key.0)?;
+                let (key, place) = self.program(at, "lookup", pointer("lookup.key"), &step.key.0)?;
                 let name = step.table.as_str();
                 let table = self.parts.tables.get(name).ok_or_else(|| self.missing(&format!("table {name}")))?;
                 let into =
@@ -84,7 +90,7 @@ impl Builder<'_> {
                 Verb::Lookup(lookup::Lookup { table: Arc::clone(table), key, into, on_missing: step.on_missing, place })
             }
             Step::Dedupe(step) => {
-                let (key, place) = self.program(at, "dedupe", pointer("dedupe/key"), &step.key.0)?;
+                let (key, place) = self.program(at, "dedupe", pointer("dedupe.key"), &step.key.0)?;
                 let scope = format!("{}.{at}", self.parts.unit.name);
                 Verb::Dedupe(dedupe::Dedupe { key, within: step.within.0, scope, place })
             }
@@ -93,7 +99,7 @@ impl Builder<'_> {
                 for (nth, arm) in arms.iter().enumerate() {
                     let when = match &arm.when {
                         Some(when) => {
-                            Some(self.program(at, "route", pointer(&format!("route/{nth}/when")), &when.0)?)
+                            Some(self.program(at, "route", pointer(&format!("route.{nth}.when")), &when.0)?)
                         }
                         None => None,
                     };
@@ -133,6 +139,6 @@ impl Builder<'_> {
     }
 
     fn missing(&self, what: &str) -> BuildError {
-        BuildError { unit: self.parts.unit.clone(), what: what.to_owned() }
+        BuildError::new(&self.parts.unit, what)
     }
 }

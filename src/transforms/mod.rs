@@ -10,6 +10,7 @@ mod dedupe;
 mod filter;
 mod lookup;
 mod map;
+mod order;
 mod pipeline;
 mod place;
 mod route;
@@ -20,6 +21,7 @@ mod validate;
 mod tests;
 
 pub use build::{BuildError, Parts, build};
+pub use order::Ordering;
 pub use pipeline::{Emission, Event, PARTS_MAX, Pipeline, Progress, Waiting};
 pub use place::{Locator, Place};
 

@@ -74,13 +74,13 @@ impl Pipeline {
     pub fn start(&self, message: &Stored) -> Result<Progress, Failure> {
         let mut progress = Progress::default();
         let event = if self.reads_events {
-            language::json::from_slice(&message.payload)
-                .map_err(|error| Failure::new("payload", format!("{}: the payload is not JSON: {error}", self.unit)))?
+            Event::of(message, self.reads_meta)
+                .map_err(|error| Failure::new("payload", format!("{}: {error}", self.unit)))?
         } else {
-            Value::Null
+            let input = Input { event: Value::Null, meta: Meta::default() };
+            Event { input, payload: Some(message.payload.clone()) }
         };
-        let meta = if self.reads_meta { meta(message) } else { Meta::default() };
-        self.advance(Event { input: Input { event, meta }, payload: Some(message.payload.clone()) }, 0, &mut progress)?;
+        self.advance(event, 0, &mut progress)?;
         Ok(progress)
     }
 
@@ -153,6 +153,14 @@ fn meta(message: &Stored) -> Meta {
 }
 
 impl Event {
+    /// The payload read as JSON; an error in words when it is none.
+    pub(super) fn of(message: &Stored, reads_meta: bool) -> Result<Self, String> {
+        let event = language::json::from_slice(&message.payload)
+            .map_err(|error| format!("the payload is not JSON: {error}"))?;
+        let meta = if reads_meta { meta(message) } else { Meta::default() };
+        Ok(Event { input: Input { event, meta }, payload: Some(message.payload.clone()) })
+    }
+
     /// Runs a read-only program.
     pub(super) fn evaluate(&mut self, program: &Program, place: &Place) -> Result<Value, Failure> {
         program.run(&mut self.input).map(|outcome| outcome.value).map_err(|fault| place.fault(&fault))

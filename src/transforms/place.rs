@@ -11,7 +11,7 @@ use crate::language::RunFault;
 /// Longest piece of source quoted in a failure, in characters.
 const EXCERPT_CHARS_MAX: usize = 160;
 
-/// Turns a place in a manifest, a JSON pointer and a byte offset in the scalar there, into `file:line:column`.
+/// Turns a place below `spec`, such as `steps.2.map`, and a byte offset in the text there, into `file:line:column`.
 pub type Locator = Arc<dyn Fn(&str, usize) -> String + Send + Sync>;
 
 /// One program of one step.
@@ -67,13 +67,13 @@ mod tests {
 
     #[test]
     fn a_failure_names_unit_step_position_and_line() {
-        let locate: Locator = Arc::new(|pointer, offset| format!("a.yaml{pointer}+{offset}"));
+        let locate: Locator = Arc::new(|pointer, offset| format!("a.yaml {pointer}+{offset}"));
         let source = ".a = 1\n.b = to_int!(.c)\n".to_owned();
         let unit = UnitId::new(UnitKind::Flow, "f");
-        let place = Place::new(unit, "step 1 (map)".to_owned(), "/spec/steps/0/map".to_owned(), source, locate);
+        let place = Place::new(unit, "step 1 (map)".to_owned(), "steps.0.map".to_owned(), source, locate);
         let fault = RunFault { message: "no number".to_owned(), span: Some(12..24), aborted: false };
         let failure = place.fault(&fault);
         assert_eq!(failure.code, "expression");
-        assert_eq!(failure.message, "flow/f step 1 (map) at a.yaml/spec/steps/0/map+12: no number: `.b = to_int!(.c)`");
+        assert_eq!(failure.message, "flow/f step 1 (map) at a.yaml steps.0.map+12: no number: `.b = to_int!(.c)`");
     }
 }

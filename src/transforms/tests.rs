@@ -28,7 +28,7 @@ fn pipeline(yaml: &str) -> Pipeline {
         programs: &programs(&flow, &tables),
         tables: &tables,
         validators: &BTreeMap::from([("order".to_owned(), validator)]),
-        locate: Arc::new(|pointer, offset| format!("f.yaml{pointer}+{offset}")),
+        locate: Arc::new(|pointer, offset| format!("f.yaml {pointer}+{offset}")),
     };
     build(&flow, &parts).unwrap()
 }
@@ -36,16 +36,16 @@ fn pipeline(yaml: &str) -> Pipeline {
 fn programs(flow: &Flow, tables: &Tables) -> BTreeMap<String, Arc<Program>> {
     let mut sources = Vec::new();
     for (at, step) in flow.steps.iter().enumerate() {
-        let at = format!("/spec/steps/{at}");
+        let at = format!("steps.{at}");
         match step {
-            Step::Filter(source) => sources.push((format!("{at}/filter"), Purpose::Condition, source.0.clone())),
-            Step::Map(source) => sources.push((format!("{at}/map"), Purpose::Program, source.0.clone())),
-            Step::Split(source) => sources.push((format!("{at}/split"), Purpose::Value, source.0.clone())),
-            Step::Lookup(step) => sources.push((format!("{at}/lookup/key"), Purpose::Value, step.key.0.clone())),
-            Step::Dedupe(step) => sources.push((format!("{at}/dedupe/key"), Purpose::Value, step.key.0.clone())),
+            Step::Filter(source) => sources.push((format!("{at}.filter"), Purpose::Condition, source.0.clone())),
+            Step::Map(source) => sources.push((format!("{at}.map"), Purpose::Program, source.0.clone())),
+            Step::Split(source) => sources.push((format!("{at}.split"), Purpose::Value, source.0.clone())),
+            Step::Lookup(step) => sources.push((format!("{at}.lookup.key"), Purpose::Value, step.key.0.clone())),
+            Step::Dedupe(step) => sources.push((format!("{at}.dedupe.key"), Purpose::Value, step.key.0.clone())),
             Step::Route(arms) => sources.extend(arms.iter().enumerate().filter_map(|(nth, arm)| {
                 let when = arm.when.as_ref()?;
-                Some((format!("{at}/route/{nth}/when"), Purpose::Condition, when.0.clone()))
+                Some((format!("{at}.route.{nth}.when"), Purpose::Condition, when.0.clone()))
             })),
             Step::Validate(_) => {}
         }
@@ -132,7 +132,7 @@ fn a_program_that_fails_names_step_place_and_line() {
     let yaml = "from: in\nsteps:\n  - map: |\n      .b = 1\n      .c = to_int!(.a)\nto: out";
     let failure = run(yaml, r#"{"a":"x"}"#).unwrap_err();
     assert_eq!(failure.code, "expression");
-    for part in ["flow/f", "step 1 (map)", "f.yaml/spec/steps/0/map+", "to_int!(.a)"] {
+    for part in ["flow/f", "step 1 (map)", "f.yaml steps.0.map+", "to_int!(.a)"] {
         assert!(failure.message.contains(part), "{part} is not in: {}", failure.message);
     }
 }
