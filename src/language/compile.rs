@@ -182,8 +182,10 @@ fn with_errors_of(
 ) -> Vec<Fault> {
     let mut faults: Vec<Fault> = refused.faults.into_iter().map(|fault| fault.within(source)).collect();
     if !refused.unsafe_to_compile
-        && let Err(errors) = build(parsed, purpose, environment) {
-        let overlaps = |fault: &Fault, other: &Fault| fault.span.start < other.span.end && other.span.start < fault.span.end;
+        && let Err(errors) = build(parsed, purpose, environment)
+    {
+        let overlaps =
+            |fault: &Fault, other: &Fault| fault.span.start < other.span.end && other.span.start < fault.span.end;
         for fault in fault::from_diagnostics(errors, source) {
             if !faults.iter().any(|known| overlaps(known, &fault)) {
                 faults.push(fault);

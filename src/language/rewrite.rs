@@ -49,7 +49,15 @@ pub(super) struct Refused {
 
 /// The program with its meters, or what is wrong with it.
 pub(super) fn rewrite(program: Program, tables: &Tables) -> Result<Program, Refused> {
-    let mut pass = Pass { tables, faults: Vec::new(), loop_variables: BTreeSet::new(), depth: 0, regexes: 0, inside: 0, unsafe_to_compile: false };
+    let mut pass = Pass {
+        tables,
+        faults: Vec::new(),
+        loop_variables: BTreeSet::new(),
+        depth: 0,
+        regexes: 0,
+        inside: 0,
+        unsafe_to_compile: false,
+    };
     let rewritten = program
         .into_iter()
         .map(|root| {
@@ -211,9 +219,7 @@ impl Pass<'_> {
         let right = self.expr(*right, kept);
         self.inside -= usize::from(wrapped.is_some());
         match wrapped {
-            Some(operator) => {
-                wrap(operator, span, Note::default(), vec![left.into_inner(), right.into_inner()])
-            }
+            Some(operator) => wrap(operator, span, Note::default(), vec![left.into_inner(), right.into_inner()]),
             None => Expr::Op(Node::new(span, Op(Box::new(left), opcode, Box::new(right)))),
         }
     }
