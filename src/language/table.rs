@@ -29,11 +29,7 @@ pub type Tables = BTreeMap<String, Arc<Table>>;
 impl Table {
     /// `digest` stands for the rows: two tables of one name and digest are the same. Of a repeated key the last row
     /// counts.
-    pub fn new(
-        name: impl Into<String>,
-        rows: impl IntoIterator<Item = (String, Value)>,
-        digest: [u8; 32],
-    ) -> Self {
+    pub fn new(name: impl Into<String>, rows: impl IntoIterator<Item = (String, Value)>, digest: [u8; 32]) -> Self {
         let rows: HashMap<Box<str>, Value> = rows.into_iter().map(|(key, row)| (key.into_boxed_str(), row)).collect();
         let row = row_kind(&rows);
         Table { name: name.into(), rows, digest, row }
