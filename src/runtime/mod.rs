@@ -2,4 +2,5 @@
 
 pub mod context;
 pub mod settings;
+pub mod sink_worker;
 pub mod status;
