@@ -6,7 +6,6 @@
 
 mod request;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
