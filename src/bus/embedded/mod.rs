@@ -114,10 +114,10 @@ impl Embedded {
     pub fn stopped(&self) -> impl Future<Output = String> + Send + 'static {
         let mut stopped = self.shared.stopped.subscribe();
         async move {
-            match stopped.wait_for(Option::is_some).await {
-                Ok(reason) => reason.clone().unwrap_or_default(),
-                Err(_) => std::future::pending().await,
+            if let Ok(reason) = stopped.wait_for(Option::is_some).await {
+                return reason.clone().unwrap_or_default();
             }
+            std::future::pending().await
         }
     }
 
