@@ -1,15 +1,26 @@
 //! Manifests: the types a user writes. One file per kind; `connector/` has one file per outside system.
 //!
 //! The doc comment of a field is its documentation: it ends up in `schemas/`, in editors and in `vejas explain`.
-//! Nothing here reads a file or the environment.
+//! Beside the types stands what turns text into them: `reader` (YAML to trees with positions), `shape` (trees against the
+//! schemas that `generate` makes of the types), `check` (everything that can be known before something runs), with
+//! `problem`, `codes` and `report` for what is wrong. Only `tree` reads files; nothing reads the environment.
 
+//CHECK
+pub mod codes;
 pub mod connector;
+//DIGEST
 pub mod flow;
+//GEN
 pub mod http_in;
+pub mod problem;
+pub mod reader;
+pub mod report;
 pub mod schema;
+//SHAPE
 pub mod sink;
 pub mod source;
 pub mod table;
+//TREE
 pub mod value;
 
 use std::collections::BTreeMap;
