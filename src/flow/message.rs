@@ -74,6 +74,7 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Headers {
     }
 }
 
+#[derive(Debug)]
 pub struct HeadersIter<'a>(&'a [u8]);
 
 impl<'a> Iterator for HeadersIter<'a> {

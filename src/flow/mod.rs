@@ -1,3 +1,6 @@
-//! Parts of the flow engine that need no world: see each file.
+//! Parts of the flow engine that need no world: the message, its dead form, and how long to wait.
 
+pub mod backoff;
+pub mod dead_letter;
+pub mod failure;
 pub mod message;

@@ -14,6 +14,7 @@ pub mod flow;
 pub mod http_in;
 pub mod problem;
 pub mod reader;
+pub mod reference;
 pub mod report;
 pub mod schema;
 //SHAPE

@@ -2,4 +2,5 @@
 
 pub mod bus;
 pub mod clock;
+pub mod sink;
 pub mod store;

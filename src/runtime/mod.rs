@@ -1,1 +1,4 @@
-//! (empty)
+//! The shell around the core: starts, drives and stops units.
+
+pub mod context;
+pub mod status;
