@@ -55,7 +55,7 @@ fn duplicate_keys_are_found_in_long_mappings_too() {
 
 #[test]
 fn merged_keys_give_way_to_written_ones_and_earlier_merges_win() {
-    let document = only("x: &x { a: 1, b: 1 }\ny: &y { b: 2, c: 2 }\nz:\n  <<: [*x, *y]\n  a: 0\n");
+    let document = only("u: &u { a: 1, b: 1 }\nv: &v { b: 2, c: 2 }\nz:\n  <<: [*u, *v]\n  a: 0\n");
     let z = document.root.get("z").unwrap().to_json();
     assert_eq!(z, serde_json::json!({ "a": 0, "b": 1, "c": 2 }));
 }
