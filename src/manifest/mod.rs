@@ -5,23 +5,25 @@
 //! schemas that `generate` makes of the types), `check` (everything that can be known before something runs), with
 //! `problem`, `codes` and `report` for what is wrong. Only `tree` reads files; nothing reads the environment.
 
-//CHECK
+#[cfg(feature = "language")]
+pub mod check;
 pub mod codes;
 pub mod connector;
-//DIGEST
+pub mod digest;
 pub mod flow;
-//GEN
+pub mod generate;
 pub mod http_in;
 pub mod problem;
 pub mod reader;
 pub mod reference;
 pub mod report;
 pub mod schema;
-//SHAPE
+pub mod shape;
 pub mod sink;
 pub mod source;
 pub mod table;
-//TREE
+#[cfg(feature = "files")]
+pub mod tree;
 pub mod value;
 
 use std::collections::BTreeMap;

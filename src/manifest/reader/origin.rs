@@ -37,6 +37,11 @@ impl Origin {
         &self.source
     }
 
+    /// The decoded text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Where the scalar itself is written.
     pub fn region(&self) -> Region {
         self.region
