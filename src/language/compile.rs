@@ -175,16 +175,17 @@ fn compile(source: &str, purpose: Purpose, environment: &Environment<'_>) -> Res
 /// What is refused together with what the compiler finds elsewhere in the text.
 fn with_errors_of(
     parsed: ast::Program,
-    refused: Vec<Fault>,
+    refused: rewrite::Refused,
     source: &str,
     purpose: Purpose,
     environment: &Environment<'_>,
 ) -> Vec<Fault> {
-    let mut faults: Vec<Fault> = refused.into_iter().map(|fault| fault.within(source)).collect();
-    // A text that is too deep is not given to the compiler at all.
-    let too_deep = faults.iter().any(|fault| fault.message.contains("inside one another"));
-    if !too_deep && let Err(errors) = build(parsed, purpose, environment) {
-        let overlaps = |fault: &Fault, other: &Fault| fault.span.start < other.span.end && other.span.start < fault.span.end;
+    let mut faults: Vec<Fault> = refused.faults.into_iter().map(|fault| fault.within(source)).collect();
+    if !refused.unsafe_to_compile
+        && let Err(errors) = build(parsed, purpose, environment)
+    {
+        let overlaps =
+            |fault: &Fault, other: &Fault| fault.span.start < other.span.end && other.span.start < fault.span.end;
         for fault in fault::from_diagnostics(errors, source) {
             if !faults.iter().any(|known| overlaps(known, &fault)) {
                 faults.push(fault);

@@ -66,7 +66,9 @@ fn help_of(notes: &[Note]) -> Option<String> {
         .filter_map(|note| match note {
             Note::Hint(text) | Note::Basic(text) | Note::UserErrorMessage(text) => Some(text.trim_end().to_owned()),
             Note::Example(text) => Some(format!("example: {text}")),
-            Note::CoerceValue => Some("coerce the value to the required type with a function such as to_int".to_owned()),
+            Note::CoerceValue => {
+                Some("coerce the value to the required type with a function such as to_int".to_owned())
+            }
             _ => None,
         })
         .filter(|line| !line.is_empty())

@@ -53,10 +53,26 @@ pub(super) fn limits(name: &str) -> Option<Limits> {
             (64 * KIB, any)
         }
         // A few bytes of text become a value of its own, or each is looked at by a pattern.
-        "split" | "chunks" | "parse_csv" | "parse_key_value" | "parse_logfmt" | "parse_tokens"
-        | "parse_query_string" | "parse_influxdb" | "parse_cef" | "encode_json" | "match" | "match_any"
-        | "match_array" | "find" | "parse_glog" | "parse_common_log" | "parse_apache_log" | "parse_nginx_log"
-        | "parse_aws_alb_log" | "parse_aws_vpc_flow_log" => (1024 * KIB, any),
+        "split"
+        | "chunks"
+        | "parse_csv"
+        | "parse_key_value"
+        | "parse_logfmt"
+        | "parse_tokens"
+        | "parse_query_string"
+        | "parse_influxdb"
+        | "parse_cef"
+        | "encode_json"
+        | "match"
+        | "match_any"
+        | "match_array"
+        | "find"
+        | "parse_glog"
+        | "parse_common_log"
+        | "parse_apache_log"
+        | "parse_nginx_log"
+        | "parse_aws_alb_log"
+        | "parse_aws_vpc_flow_log" => (1024 * KIB, any),
         _ => return None,
     };
     Some(Limits { bytes, integer })

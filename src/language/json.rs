@@ -59,7 +59,7 @@ mod tests {
         let text = to_bytes(&value.unwrap());
         assert_eq!(
             std::str::from_utf8(&text).unwrap(),
-            "{\"a\":\"é\",\"b\":[1,2.5,-3,9.223372036854776e18,null,true]}"
+            "{\"a\":\"é\",\"b\":[1,2.5,-3,9.223372036854776e+18,null,true]}"
         );
     }
 

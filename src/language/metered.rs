@@ -3,6 +3,11 @@
 //! Their names hold characters that no program can write. Each takes a closure whose statements are the wrapped
 //! expressions, so that a wrapped expression keeps its type and its fallibility. They are evaluated directly, never
 //! as a closure.
+//!
+//! The compiler copies an expression at every level it is nested in. What is kept here is therefore shared: copies
+//! of copies would grow with the power of the depth.
+
+use std::sync::Arc;
 
 use vrl::compiler::expression::{Expr, Op};
 use vrl::parser::ast::{Node, Opcode};
@@ -130,8 +135,10 @@ impl Function for Wrap {
                     Node::new(span, opcode),
                     Node::new(span, right.clone()),
                     state,
-                )?;
-                Box::new(Operator { wrap: *self, left, right, typed })
+                )
+                .map_err(|error| Box::new(error) as Box<dyn DiagnosticMessage>)?;
+                let constant = typed.resolve_constant(state);
+                Box::new(Operator(Arc::new(OperatorParts { wrap: *self, left, right, typed, constant })))
             }
             None => {
                 let items = match &left {
@@ -139,7 +146,7 @@ impl Function for Wrap {
                     _ => 0,
                 };
                 let old = (!name.is_empty()).then(|| vrl::parser::ast::Ident::new(name));
-                Box::new(Metered { wrap: *self, inner: left, items, old, first, second })
+                Box::new(Metered(Arc::new(MeteredParts { wrap: *self, inner: left, items, old, first, second })))
             }
         })
     }
@@ -154,7 +161,10 @@ fn items_of(container: &expression::Container) -> usize {
 }
 
 #[derive(Debug, Clone)]
-struct Metered {
+struct Metered(Arc<MeteredParts>);
+
+#[derive(Debug)]
+struct MeteredParts {
     wrap: Wrap,
     inner: Expr,
     items: usize,
@@ -165,32 +175,32 @@ struct Metered {
 
 impl Expression for Metered {
     fn resolve(&self, ctx: &mut Context) -> Resolved {
-        match self.wrap {
+        match self.0.wrap {
             Wrap::Build => {
-                meter::charge_items(self.items)?;
-                self.inner.resolve(ctx)
+                meter::charge_items(self.0.items)?;
+                self.0.inner.resolve(ctx)
             }
             Wrap::Store => {
-                let value = self.inner.resolve(ctx)?;
-                if let Some(old) = self.old.as_ref().and_then(|ident| ctx.state().variable(ident)) {
+                let value = self.0.inner.resolve(ctx)?;
+                if let Some(old) = self.0.old.as_ref().and_then(|ident| ctx.state().variable(ident)) {
                     meter::give_back(old);
                 }
-                meter::charge_items(usize::try_from(self.first).unwrap_or(usize::MAX))?;
+                meter::charge_items(usize::try_from(self.0.first).unwrap_or(usize::MAX))?;
                 Ok(value)
             }
             Wrap::Bound => {
-                let value = self.inner.resolve(ctx)?;
-                let bytes_max = usize::try_from(self.first).unwrap_or(usize::MAX);
+                let value = self.0.inner.resolve(ctx)?;
+                let bytes_max = usize::try_from(self.0.first).unwrap_or(usize::MAX);
                 if meter::size_of(&value).map_err(meter::stop)?.text() > bytes_max {
                     return Err(meter::stop(Stop::ArgumentBytes(bytes_max)));
                 }
-                if !meter::integers_within(&value, self.second) {
-                    return Err(meter::stop(Stop::ArgumentInteger(self.second)));
+                if !meter::integers_within(&value, self.0.second) {
+                    return Err(meter::stop(Stop::ArgumentInteger(self.0.second)));
                 }
                 Ok(value)
             }
             _ => {
-                let value = self.inner.resolve(ctx)?;
+                let value = self.0.inner.resolve(ctx)?;
                 meter::charge(&value)?;
                 Ok(value)
             }
@@ -198,29 +208,33 @@ impl Expression for Metered {
     }
 
     fn resolve_constant(&self, state: &TypeState) -> Option<Value> {
-        self.inner.resolve_constant(state)
+        self.0.inner.resolve_constant(state)
     }
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {
-        self.inner.type_info(state)
+        self.0.inner.type_info(state)
     }
 }
 
 #[derive(Debug, Clone)]
-struct Operator {
+struct Operator(Arc<OperatorParts>);
+
+#[derive(Debug)]
+struct OperatorParts {
     wrap: Wrap,
     left: Expr,
     right: Expr,
     /// Says the type; never evaluated.
     typed: Op,
+    constant: Option<Value>,
 }
 
 impl Expression for Operator {
     fn resolve(&self, ctx: &mut Context) -> Resolved {
         let used = meter::used();
-        let left = self.left.resolve(ctx)?;
-        let right = self.right.resolve(ctx)?;
-        let value = match self.wrap {
+        let left = self.0.left.resolve(ctx)?;
+        let right = self.0.right.resolve(ctx)?;
+        let value = match self.0.wrap {
             Wrap::Add => left.try_add(right)?,
             Wrap::Multiply => {
                 repetition_fits(&left, &right)?;
@@ -234,12 +248,12 @@ impl Expression for Operator {
         Ok(value)
     }
 
-    fn resolve_constant(&self, state: &TypeState) -> Option<Value> {
-        self.typed.resolve_constant(state)
+    fn resolve_constant(&self, _: &TypeState) -> Option<Value> {
+        self.0.constant.clone()
     }
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {
-        self.typed.type_info(state)
+        self.0.typed.type_info(state)
     }
 }
 
@@ -303,13 +317,13 @@ impl Function for Counted {
         // `del` is the only function that changes what is known about the event. The type of any other call is
         // worked out once: asking again at each level of nested calls would double the work with every level.
         let type_def = (self.identifier() != "del").then(|| inner.type_info(state).result);
-        Ok(Box::new(CountedCall { inner, type_def, closure: self.closure().is_some() }))
+        Ok(Box::new(CountedCall { inner: inner.into(), type_def, closure: self.closure().is_some() }))
     }
 }
 
 #[derive(Debug, Clone)]
 struct CountedCall {
-    inner: Box<dyn Expression>,
+    inner: Arc<dyn Expression>,
     type_def: Option<TypeDef>,
     closure: bool,
 }

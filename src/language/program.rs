@@ -8,8 +8,8 @@ use chrono::DateTime;
 use vrl::compiler::runtime::{Runtime, Terminate};
 use vrl::compiler::{TargetValueRef, TimeZone};
 use vrl::path::PathPrefix;
-use vrl::value::{Kind, ObjectMap, Secrets};
 use vrl::value::kind::Collection;
+use vrl::value::{Kind, ObjectMap, Secrets};
 
 use super::fault::RunFault;
 use super::meter::{self, Operations};

@@ -25,7 +25,8 @@ pub(super) const EXPRESSION_DEPTH_MAX: usize = 160;
 /// Regular expressions in one program; each may take some MiB once compiled.
 const REGEXES_MAX: usize = 64;
 /// Largest number in a path: assigning to `x[1000]` fills the places before it.
-const INDEX_MAX: usize = 10_000;
+/// The compiler keeps a type for each of them.
+const INDEX_MAX: usize = 1_000;
 /// Parts of one path.
 const PATH_PARTS_MAX: usize = 32;
 
@@ -38,9 +39,25 @@ enum Place {
     Passing,
 }
 
+/// What is wrong with a program.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) faults: Vec<Fault>,
+    /// A bound that protects the compiler is exceeded: the program must not be given to it.
+    pub(super) unsafe_to_compile: bool,
+}
+
 /// The program with its meters, or what is wrong with it.
-pub(super) fn rewrite(program: Program, tables: &Tables) -> Result<Program, Vec<Fault>> {
-    let mut pass = Pass { tables, faults: Vec::new(), loop_variables: BTreeSet::new(), depth: 0, regexes: 0, inside: 0 };
+pub(super) fn rewrite(program: Program, tables: &Tables) -> Result<Program, Refused> {
+    let mut pass = Pass {
+        tables,
+        faults: Vec::new(),
+        loop_variables: BTreeSet::new(),
+        depth: 0,
+        regexes: 0,
+        inside: 0,
+        unsafe_to_compile: false,
+    };
     let rewritten = program
         .into_iter()
         .map(|root| {
@@ -50,7 +67,8 @@ pub(super) fn rewrite(program: Program, tables: &Tables) -> Result<Program, Vec<
             })
         })
         .collect();
-    if pass.faults.is_empty() { Ok(Program(rewritten)) } else { Err(pass.faults) }
+    let Pass { faults, unsafe_to_compile, .. } = pass;
+    if faults.is_empty() { Ok(Program(rewritten)) } else { Err(Refused { faults, unsafe_to_compile }) }
 }
 
 struct Pass<'a> {
@@ -62,6 +80,7 @@ struct Pass<'a> {
     regexes: usize,
     /// Wrapped expressions and arguments around this place: where an assignment would lose its variable.
     inside: usize,
+    unsafe_to_compile: bool,
 }
 
 impl Pass<'_> {
@@ -69,11 +88,17 @@ impl Pass<'_> {
         self.faults.push(fault);
     }
 
+    /// Refuses what the compiler could not bear either.
+    fn bound(&mut self, fault: Fault) {
+        self.unsafe_to_compile = true;
+        self.fault(fault);
+    }
+
     fn expr(&mut self, node: Node<Expr>, place: Place) -> Node<Expr> {
         let span = node.span();
         if self.depth == EXPRESSION_DEPTH_MAX {
             let message = format!("more than {EXPRESSION_DEPTH_MAX} expressions inside one another");
-            self.fault(Fault::new(message, span.range()).help("give a part of it a name: `part = …`"));
+            self.bound(Fault::new(message, span.range()).help("give a part of it a name: `part = …`"));
             // Nothing below is looked at: one fault is enough, and the program will not be compiled.
             self.depth += 1;
             return node;
@@ -145,7 +170,7 @@ impl Pass<'_> {
                 self.regexes += 1;
                 if self.regexes == REGEXES_MAX + 1 {
                     let message = format!("more than {REGEXES_MAX} regular expressions");
-                    self.fault(Fault::new(message, literal.span().range()));
+                    self.bound(Fault::new(message, literal.span().range()));
                 }
                 Expr::Literal(literal)
             }
@@ -194,9 +219,7 @@ impl Pass<'_> {
         let right = self.expr(*right, kept);
         self.inside -= usize::from(wrapped.is_some());
         match wrapped {
-            Some(operator) => {
-                wrap(operator, span, Note::default(), vec![left.into_inner(), right.into_inner()])
-            }
+            Some(operator) => wrap(operator, span, Note::default(), vec![left.into_inner(), right.into_inner()]),
             None => Expr::Op(Node::new(span, Op(Box::new(left), opcode, Box::new(right)))),
         }
     }
@@ -256,14 +279,14 @@ impl Pass<'_> {
 
     fn path(&mut self, path: &OwnedValuePath, span: Span) -> i64 {
         if path.segments.len() > PATH_PARTS_MAX {
-            self.fault(Fault::new(format!("a path of more than {PATH_PARTS_MAX} parts"), span.range()));
+            self.bound(Fault::new(format!("a path of more than {PATH_PARTS_MAX} parts"), span.range()));
         }
         let mut filled = 0;
         for segment in &path.segments {
             if let OwnedSegment::Index(index) = segment {
                 filled += index.unsigned_abs();
                 if index.unsigned_abs() > INDEX_MAX {
-                    self.fault(Fault::new(format!("an index beyond {INDEX_MAX}"), span.range()));
+                    self.bound(Fault::new(format!("an index beyond {INDEX_MAX}"), span.range()));
                 }
             }
         }

@@ -33,7 +33,8 @@ impl<'a> Reader<'a> {
         self.left = left;
         let Json::Object(keywords) = schema else { return any() };
         if let Some(reference) = keywords.get("$ref") {
-            let target = reference.as_str().and_then(|text| text.strip_prefix('#')).and_then(|p| self.document.pointer(p));
+            let target =
+                reference.as_str().and_then(|text| text.strip_prefix('#')).and_then(|p| self.document.pointer(p));
             return target.map_or_else(any, |target| self.kind(target, depth));
         }
         let mut kind = if let Some(value) = keywords.get("const") {
@@ -155,7 +156,8 @@ mod tests {
     fn a_schema_that_refers_to_itself_ends_in_any() {
         let tree = json!({"$ref": "#"});
         assert_eq!(kind(&tree), any());
-        let wide = json!({"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}, "c": {"$ref": "#"}}});
+        let wide =
+            json!({"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}, "c": {"$ref": "#"}}});
         assert!(kind(&wide).contains_object());
     }
 
