@@ -71,11 +71,12 @@ pub async fn load(config: &Arc<Config>) -> Result<Loaded, Error> {
 }
 
 fn check(config: &Config) -> Result<Checked, Error> {
-    let tree = tree::read(&[config.manifests.clone()]);
+    let roots = [config.manifests.clone()];
+    let tree = tree::read(&roots);
     let compiler = Compiler::new();
     let world = check::World {
         compiler: &compiler,
-        read_beside: &tree::read_beside,
+        read_beside: &|manifest, relative, bytes_max| tree::read_beside(&roots, manifest, relative, bytes_max),
         is_set: Some(&|name| (config.environment)(name).is_some()),
         api_address: config.api_addr.parse().ok(),
         listen_default: address(&config.ingress_addr)?,
