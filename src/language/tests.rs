@@ -181,7 +181,7 @@ fn abort_and_run_time_errors_say_what_and_where() {
     let source = "x = 1\nif .n == null { abort \"no n\" }\n.m = to_int!(.n)";
     let aborted = run(source, "{}").unwrap_err();
     assert!(aborted.aborted);
-    assert_eq!((aborted.message.as_str(), &source[aborted.span.unwrap()]), ("no n", "abort \"no n\""));
+    assert_eq!((aborted.message.as_str(), &source[aborted.span.unwrap()]), ("no n", "abort"));
     let failed = run(source, r#"{"n":"x"}"#).unwrap_err();
     assert!(!failed.aborted);
     assert_eq!(&source[failed.span.unwrap()], "to_int!(.n)");
@@ -223,7 +223,7 @@ fn a_program_that_doubles_is_stopped() {
     assert_eq!(stops(&doubled("x = replace(x, \"0\", \"0000000000\")"), "{}"), large);
     assert_eq!(stops(&doubled("x = join([x, x, x])"), "{}"), large);
     assert_eq!(stops("x = \"x\" * 10000000000000\n.x = x", "{}"), large);
-    assert_eq!(stops("n = int!(.n)\n.x = \"x\" * n ?? null", r#"{"n":9000000000000000000}"#), large);
+    assert_eq!(stops("n = int!(.n)\n.x = \"x\" * n", r#"{"n":9000000000000000000}"#), large);
     assert_eq!(stops(&format!("x = [1]\n{}", "x = [x, x]\n".repeat(40)), "{}"), large);
     assert_eq!(stops(&format!(".x = [1]\n{}", ".x = {\"a\": .x, \"b\": .x}\n".repeat(40)), "{}"), large);
     assert_eq!(stops("x = [1]\nfor_each(array!(.l)) -> |_, v| { x = append(x, x) }", &list(40)), large);
