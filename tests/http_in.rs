@@ -19,7 +19,7 @@ use vejas::connectors::http::tls;
 use vejas::flow::message;
 use vejas::id::{UnitId, UnitKind};
 use vejas::manifest::http_in::Method;
-use vejas::ports::bus;
+use vejas::ports::bus::{self, Bus};
 use vejas::runtime::context::Context;
 use vejas::runtime::status::{Registry, State, Unit};
 
