@@ -230,4 +230,11 @@ mod tests {
         assert_eq!(body["code"], "bus-full");
         assert!(!body.to_string().contains("VEJAS_SECRET"));
     }
+
+    #[test]
+    fn a_draining_process_says_when_to_come_back_and_closes_the_connection() {
+        let answer = Problem::Draining.into_answer();
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!((&answer.headers()[RETRY_AFTER], &answer.headers()[CONNECTION]), (&"2".parse().unwrap(), &"close".parse().unwrap()));
+    }
 }
