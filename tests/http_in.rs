@@ -20,8 +20,8 @@ use vejas::flow::message;
 use vejas::id::{UnitId, UnitKind};
 use vejas::manifest::http_in::Method;
 use vejas::ports::bus::{self, Bus};
-use vejas::runtime::context::Context;
-use vejas::runtime::status::{Registry, State, Unit};
+use vejas::unit::context::Context;
+use vejas::unit::status::{Registry, State, Unit};
 
 const SEED: u128 = 0x1234_5678_9abc_def0_1122_3344_5566_7788;
 
@@ -163,7 +163,8 @@ async fn a_body_at_the_limit_is_taken_and_one_byte_more_is_413_stated_or_streame
     let open = orders(&ground, |route| route.body_bytes_max = 100_000).await;
     let client = client(None);
     let streamed = |bytes: usize| {
-        let pieces = (0..bytes).step_by(1_000).map(move |at| Ok::<_, std::io::Error>(vec![b'x'; 1_000.min(bytes - at)]));
+        let pieces =
+            (0..bytes).step_by(1_000).map(move |at| Ok::<_, std::io::Error>(vec![b'x'; 1_000.min(bytes - at)]));
         reqwest::Body::wrap_stream(futures_util::stream::iter(pieces))
     };
     for (body, expected) in [

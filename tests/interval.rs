@@ -16,7 +16,7 @@ use vejas::id::{UnitId, UnitKind};
 use vejas::manifest::connector::interval::{Interval, OnMissed};
 use vejas::manifest::value::Span;
 use vejas::ports::bus::{self, Bus};
-use vejas::runtime::status::{Registry, State, Unit};
+use vejas::unit::status::{Registry, State, Unit};
 
 const HOUR_MS: i64 = 3_600_000;
 

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::view::{Lag, Stream, state_text};
 use super::{Told, lag, status};
-use crate::runtime::status::State as UnitState;
+use crate::unit::status::State as UnitState;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 

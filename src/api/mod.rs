@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::id::Names;
 use crate::ports::bus::Bus;
 use crate::ports::clock::SharedClock;
-use crate::runtime::status::Registry;
+use crate::unit::status::Registry;
 
 /// What the API tells about. Cheap to clone.
 #[derive(Clone)]

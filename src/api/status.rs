@@ -12,7 +12,7 @@ use super::lag::{self, ASK_WAIT_MAX};
 use super::{Told, view};
 use crate::id::{UnitId, UnitKind};
 use crate::ports::bus::{Error as BusError, StreamInfo};
-use crate::runtime::status::State as UnitState;
+use crate::unit::status::State as UnitState;
 
 /// Units that one answer of `/readyz` names.
 const REASONS_MAX: usize = 20;
@@ -35,7 +35,8 @@ pub(super) async fn readyz(State(told): State<Told>) -> Response {
 }
 
 pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
-    let (units, (streams, mut warnings), not_ready) = futures_util::join!(units_of(&told), streams(&told), not_ready(&told));
+    let (units, (streams, mut warnings), not_ready) =
+        futures_util::join!(units_of(&told), streams(&told), not_ready(&told));
     warnings.extend(streams.iter().filter(|stream| stream.used() >= USED_WARNED).map(|stream| {
         format!("stream {} is {:.0} % full; at the limit new messages are refused", stream.name, stream.used() * 100.0)
     }));

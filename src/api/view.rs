@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::runtime::status;
+use crate::unit::status;
 
 /// `GET /api/v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

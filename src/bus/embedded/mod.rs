@@ -114,10 +114,11 @@ impl Embedded {
     pub fn stopped(&self) -> impl Future<Output = String> + Send + 'static {
         let mut stopped = self.shared.stopped.subscribe();
         async move {
-            if let Ok(reason) = stopped.wait_for(Option::is_some).await {
-                return reason.clone().unwrap_or_default();
+            let reason = stopped.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+            match reason {
+                Some(reason) => reason,
+                None => std::future::pending().await,
             }
-            std::future::pending().await
         }
     }
 
@@ -133,7 +134,11 @@ impl Embedded {
         self.shared.lock_any().commits
     }
 
-    fn chore(&self, stream: &str, chore: impl FnOnce(u32, oneshot::Sender<Result<u64, Error>>) -> trim::Chore) -> Answer<u64> {
+    fn chore(
+        &self,
+        stream: &str,
+        chore: impl FnOnce(u32, oneshot::Sender<Result<u64, Error>>) -> trim::Chore,
+    ) -> Answer<u64> {
         let (sender, receiver) = oneshot::channel();
         let queued = self.shared.lock().and_then(|mut engine| {
             let id = engine.stream_id(stream)?;
@@ -339,8 +344,7 @@ impl Bus for Embedded {
         });
         let (shared, durable) = (Arc::clone(&self.shared), durable.clone());
         Box::pin(async move {
-            let missing =
-                || Error::NoDurable { stream: durable.stream.to_string(), durable: durable.name.to_string() };
+            let missing = || Error::NoDurable { stream: durable.stream.to_string(), durable: durable.name.to_string() };
             let look = found?.ok_or_else(missing)?;
             shared.read(move |db, _| look.complete(db)).await
         })
@@ -464,9 +468,8 @@ impl Store for Embedded {
             Ok((engine.db()?, id, engine.clock.now()))
         });
         // One key: read here rather than at the price of another thread.
-        let found = found.and_then(|(db, id, now)| {
-            kv::get(&db, id, key, now).map_err(|broken| self.shared.broken(&broken))
-        });
+        let found =
+            found.and_then(|(db, id, now)| kv::get(&db, id, key, now).map_err(|broken| self.shared.broken(&broken)));
         Box::pin(async { found })
     }
 

@@ -1,16 +1,11 @@
-//! HTTP in: the entrance, and the server parts that the API shares with it.
+//! HTTP in both directions: the entrance, the sink, and the server parts that the API shares with the entrance.
 
-pub mod auth;
-pub mod server;
-pub mod tls;
-
-#[cfg(feature = "full")]
 mod answer;
-#[cfg(feature = "full")]
+pub mod auth;
 mod body;
-#[cfg(feature = "full")]
 mod message_id;
-#[cfg(feature = "full")]
 mod request;
-#[cfg(feature = "full")]
+pub mod server;
+pub mod sink;
 pub mod source;
+pub mod tls;

@@ -18,8 +18,8 @@ use super::body::{self, Budget};
 use super::message_id;
 use crate::flow::message::{self, Headers, Outgoing};
 use crate::ports::bus::PubAck;
-use crate::runtime::context::Context;
-use crate::runtime::status::Unit;
+use crate::unit::context::Context;
+use crate::unit::status::Unit;
 
 /// Longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 255;
@@ -243,9 +243,7 @@ fn refuse_encoding(headers: &HeaderMap) -> Result<(), Problem> {
 /// W3C Trace Context, version 00 in form; anything else starts no trace and is left out.
 fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let value = single(headers, TRACEPARENT, "").ok()??;
-    let hex = |range: std::ops::Range<usize>| {
-        value[range].iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
+    let hex = |range: std::ops::Range<usize>| value[range].iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let zero = |range: std::ops::Range<usize>| value[range].iter().all(|b| *b == b'0');
     let fits = value.len() == 55
         && value.starts_with(b"00-")

@@ -22,8 +22,8 @@ use super::server::{self, Listener};
 use super::tls;
 use crate::flow::message::{self, Headers};
 use crate::manifest::http_in;
-use crate::runtime::context::Context;
-use crate::runtime::status::{State, Unit};
+use crate::unit::context::Context;
+use crate::unit::status::{State, Unit};
 
 /// Requests one listener works on at once; further ones are answered 503.
 pub const REQUESTS_MAX: usize = 4_096;
