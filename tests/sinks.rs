@@ -26,10 +26,10 @@ use vejas::manifest::value::Setting;
 use vejas::ports::bus::{Bus, Durable, DurableConfig, Start, StreamConfig};
 use vejas::ports::clock::{Clock, SharedClock};
 use vejas::ports::store::Store;
-use vejas::runtime::sink_worker::{self, OrderBy, SinkUnit};
-use vejas::time::Timestamp;
 use vejas::unit::context::Context;
+use vejas::runtime::sink_worker::{self, OrderBy, SinkUnit};
 use vejas::unit::status::{Registry, State, Unit};
+use vejas::time::Timestamp;
 
 /// Nothing here should take longer; a test that waits for more has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -154,8 +154,11 @@ struct Wanted {
 
 impl Default for Wanted {
     fn default() -> Self {
-        let breaker =
-            breaker::Settings { failures: 5, pause: Duration::from_millis(100), pause_max: Duration::from_millis(400) };
+        let breaker = breaker::Settings {
+            failures: 5,
+            pause: Duration::from_millis(100),
+            pause_max: Duration::from_millis(400),
+        };
         Wanted { http: serde_json::json!({}), attempts: 3, ordered: false, breaker, drain: Duration::from_secs(5) }
     }
 }
@@ -348,10 +351,7 @@ async fn one_message_that_always_fails_dies_after_its_attempts_while_the_others_
     world.until_dead(1).await;
     running.stop().await;
     let letters = world.letters().await;
-    assert_eq!(
-        (letters.len(), letters[0].0.as_str(), letters[0].1, letters[0].2.as_str()),
-        (1, "poison", 3, "http-500")
-    );
+    assert_eq!((letters.len(), letters[0].0.as_str(), letters[0].1, letters[0].2.as_str()), (1, "poison", 3, "http-500"));
     assert!(letters[0].3.contains("no thanks"));
     assert_eq!(receiver.got.lock().unwrap().count("poison"), 3);
     assert!(world.is_settled().await);

@@ -136,11 +136,7 @@ fn is_manifest(path: &Path) -> bool {
 
 /// Paths are shown with `/` on every system.
 fn shown(path: &Path) -> String {
-    path.components()
-        .map(|part| part.as_os_str().to_string_lossy())
-        .collect::<Vec<_>>()
-        .join("/")
-        .replacen("//", "/", 1)
+    path.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/").replacen("//", "/", 1)
 }
 
 fn problem(code: Code, path: &Path, message: String) -> Problem {

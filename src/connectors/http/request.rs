@@ -127,10 +127,10 @@ async fn take(door: &Door, way: &Way, headers: &HeaderMap, body: &mut Incoming) 
     let _slot = door.slots.try_acquire().map_err(|_| Problem::Busy)?;
     let mut share = door.bodies.share();
     let body = body::read(body, way.body_bytes_max, door.body_wait_max, &mut share).await?;
-    if let Verdict::Signed(signature) = verdict {
-        if !way.auth.verifies(&signature, &body) {
-            return Err(unauthorized());
-        }
+    if let Verdict::Signed(signature) = verdict
+        && !way.auth.verifies(&signature, &body)
+    {
+        return Err(unauthorized());
     }
     let key = idempotency_key(headers)?;
     let content_type = content_type(headers)?;

@@ -136,7 +136,11 @@ impl HttpSink {
             text.push_str(" (redirects are not followed: state the final address as `url`)");
         }
         let failure = Failure::new(format!("http-{}", status.as_u16()), text);
-        if is_transient(status) { Delivered::Transient { failure, retry_after } } else { Delivered::Permanent(failure) }
+        if is_transient(status) {
+            Delivered::Transient { failure, retry_after }
+        } else {
+            Delivered::Permanent(failure)
+        }
     }
 
     /// Reads the body up to its bound and gives its beginning. The status has decided already: a body that breaks off

@@ -40,9 +40,7 @@ impl Check<'_> {
         let compiled: Vec<(usize, Compiled)> = thread::scope(|scope| {
             let running: Vec<_> = work
                 .chunks(chunk)
-                .map(|drafts| {
-                    scope.spawn(move || drafts.iter().map(|at| (*at, shared.compile(*at))).collect::<Vec<_>>())
-                })
+                .map(|drafts| scope.spawn(move || drafts.iter().map(|at| (*at, shared.compile(*at))).collect::<Vec<_>>()))
                 .collect();
             running.into_iter().flat_map(|thread| thread.join().expect("compiling catches panics itself")).collect()
         });
@@ -94,9 +92,8 @@ impl Check<'_> {
 
     /// What is written against the schema that the reader checks before it changes anything.
     fn check_edges(&mut self, outputs: &BTreeMap<(usize, String), EventType>) {
-        let checked_first: Vec<(usize, String, String)> = (0..self.drafts.len())
-            .filter_map(|at| self.first_schema(at).map(|(path, name)| (at, path, name)))
-            .collect();
+        let checked_first: Vec<(usize, String, String)> =
+            (0..self.drafts.len()).filter_map(|at| self.first_schema(at).map(|(path, name)| (at, path, name))).collect();
         if checked_first.is_empty() {
             return;
         }
@@ -135,9 +132,7 @@ impl Check<'_> {
         let Spec::Flow(flow) = &self.drafts[at].manifest.as_ref()?.spec else { return None };
         for (number, step) in flow.steps.iter().enumerate() {
             match step {
-                Step::Validate(v) => {
-                    return Some((format!("spec.steps.{number}.validate.schema"), v.schema.to_string()));
-                }
+                Step::Validate(v) => return Some((format!("spec.steps.{number}.validate.schema"), v.schema.to_string())),
                 // A filter or route may let through just those that fit.
                 _ => return None,
             }

@@ -82,3 +82,4 @@ fn compile(json: &serde_json::Value) -> Result<CheckedSchema, (String, String)> 
         json: json.clone(),
     })
 }
+
