@@ -9,7 +9,7 @@ use super::Check;
 use super::settings::missing_file;
 use crate::language::{Table as Rows, Value};
 use crate::manifest::digest::{self, Referred};
-use crate::manifest::problem::{Code, Place, Problem, Source};
+use crate::manifest::problem::{Code, Place, Problem, Region, Source};
 use crate::manifest::table::{FILE_BYTES_MAX, ROWS_MAX, Table, TableFile};
 use crate::manifest::{Spec, reader};
 
@@ -100,7 +100,8 @@ fn problem(place: Place, file: &TableFile, bytes: &[u8], fault: Fault) -> Proble
     let source = Arc::new(Source::new(file.path.as_str(), text));
     let line = |number: usize| {
         let range = source.line_range(number - 1);
-        Place::new(&source, crate::manifest::problem::Region::new(range.start, range.end))
+        let written = source.text[range.clone()].trim_start();
+        Place::new(&source, Region::new(range.end - written.len(), range.end))
     };
     match fault.first {
         Some(first) => problem.and(line(first), "first here").and(line(fault.line), "again here"),
