@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+// A flow allocates for every message on one thread and frees on another.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    vejas::cli::main()
+    vejas::cli::main().into()
 }

@@ -1,29 +1,60 @@
-//! The command line.
+//! The command line: one file per verb, each over one library function.
 
+pub mod check;
+pub mod exit;
+pub mod explain;
+pub mod new;
+pub mod output;
 pub mod run;
+pub mod schema;
 pub mod status;
 
 use clap::{Parser, Subcommand};
 
+use exit::Exit;
+
+/// Runs flows that YAML manifests declare.
+///
+/// Without a command it runs the manifests of `manifests/`.
 #[derive(Debug, Parser)]
-#[command(name = "vejas", version)]
-struct Cli {
+#[command(name = "vejas", version, after_help = exit::HELP, max_term_width = 100)]
+pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
+
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Check(check::Args),
+    Status(status::Args),
+    Explain(explain::Args),
+    New(new::Args),
+    Schema(schema::Args),
 }
 
-pub fn main() -> std::process::ExitCode {
-    match Cli::parse().command {
-        Command::Run(args) => match run::run(args) {
-            Ok(()) => std::process::ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
-                std::process::ExitCode::FAILURE
-            }
-        },
+/// Reads the command line and does what it says.
+pub fn main() -> Exit {
+    let parsed = Cli::try_parse().and_then(|cli| match cli.command {
+        Some(command) => Ok(command),
+        // `run` has its defaults and its environment variables; they are read by the same parser.
+        None => Cli::try_parse_from(["vejas", "run"]).map(|cli| cli.command.expect("`run` is a command")),
+    });
+    let command = match parsed {
+        Ok(command) => command,
+        Err(error) => {
+            // Help and version are no errors; whether they can be printed changes nothing.
+            let wrong = error.use_stderr();
+            let _ = error.print();
+            return if wrong { Exit::Usage } else { Exit::Ok };
+        }
+    };
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::run(&args),
+        Command::Status(args) => status::main(args),
+        Command::Explain(args) => explain::run(&args),
+        Command::New(args) => new::run(&args),
+        Command::Schema(args) => schema::run(&args),
     }
 }

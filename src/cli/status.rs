@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use super::exit::Exit;
 use crate::api::view;
 
 /// Where a process listens that was told nothing.
@@ -57,6 +58,26 @@ pub enum Error {
     Foreign { server: String, reason: String },
     #[error("cannot write the answer: {0}")]
     Output(#[from] std::io::Error),
+}
+
+pub(super) fn main(args: Args) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("vejas: {error}");
+            return Exit::Failed;
+        }
+    };
+    match runtime.block_on(run(args)) {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("vejas: {error}");
+            match error {
+                Error::Server { .. } | Error::Certificates { .. } => Exit::Usage,
+                _ => Exit::Failed,
+            }
+        }
+    }
 }
 
 pub async fn run(args: Args) -> Result<(), Error> {

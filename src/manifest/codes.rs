@@ -53,6 +53,7 @@ codes! {
     UnsetVariable = "VJ0024",
     ReferenceInStep = "VJ0025",
     MissingFile = "VJ0026",
+    LiteralSecret = "VJ0027",
     // Subjects.
     NobodyWrites = "VJ0030",
     NobodyReads = "VJ0031",

@@ -203,12 +203,19 @@ impl Problem {
     }
 }
 
-/// The candidate most like `wanted`, when one is like enough to be meant.
+/// The candidate most like `wanted`, when one is like enough to be meant: one slip of the hand, or alike on the whole.
 pub fn did_you_mean<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const LIKENESS_MIN: f64 = 0.75;
-    let lower = wanted.to_lowercase();
-    let scored = candidates.into_iter().map(|c| (strsim::jaro_winkler(&lower, &c.to_lowercase()), c));
-    scored.filter(|(score, _)| *score >= LIKENESS_MIN).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, c)| c)
+    const ONE_SLIP: f64 = 0.95;
+    let wanted = wanted.to_lowercase();
+    let likeness = |candidate: &str| {
+        let candidate = candidate.to_lowercase();
+        let alike = strsim::jaro_winkler(&wanted, &candidate);
+        let slips = if wanted.len() > 2 { strsim::osa_distance(&wanted, &candidate) } else { usize::MAX };
+        if slips <= 1 { alike.max(ONE_SLIP) } else { alike }
+    };
+    let scored = candidates.into_iter().map(|candidate| (likeness(candidate), candidate));
+    scored.filter(|(score, _)| *score >= LIKENESS_MIN).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]
@@ -227,6 +234,7 @@ mod tests {
     #[test]
     fn only_a_like_name_is_suggested() {
         assert_eq!(did_you_mean("shema", ["schema", "table"]), Some("schema"));
+        assert_eq!(did_you_mean("ulr", ["url", "auth"]), Some("url"));
         assert_eq!(did_you_mean("zzz", ["schema", "table"]), None);
     }
 }

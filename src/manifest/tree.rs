@@ -134,8 +134,9 @@ fn is_manifest(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Paths are shown with `/` on every system.
+/// Paths are shown with `/` on every system, and without a leading `./`.
 fn shown(path: &Path) -> String {
+    let path = path.strip_prefix(".").ok().filter(|rest| !rest.as_os_str().is_empty()).unwrap_or(path);
     path.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/").replacen("//", "/", 1)
 }
 

@@ -11,7 +11,7 @@ use crate::manifest::digest::Referred;
 use crate::manifest::generate::{self, KINDS, KINDS_NOT_IN_THIS_VERSION};
 use crate::manifest::problem::{Code, Place, Problem, Region, Source, did_you_mean};
 use crate::manifest::reader::Document;
-use crate::manifest::reader::tree::Node;
+use crate::manifest::reader::tree::{Node, Value};
 use crate::manifest::{API_VERSION, Manifest, Metadata, Spec, shape};
 
 pub(super) struct Draft {
@@ -53,7 +53,8 @@ impl Draft {
         let root = self.root.region;
         let expected = format!("write `apiVersion: {API_VERSION}` and a `kind`, or move the file out of the tree");
         if self.root.entries().is_empty() {
-            let message = format!("a manifest is a mapping, this is {}", self.root.type_name());
+            let found = if matches!(self.root.value, Value::Map(_)) { "an empty one" } else { self.root.type_name() };
+            let message = format!("a manifest is a mapping, this is {found}");
             return Ok(vec![Problem::error(Code::NotAManifest, self.place(root), message).help(expected)]);
         }
         match self.root.entry("apiVersion") {

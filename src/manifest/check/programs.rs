@@ -130,14 +130,12 @@ impl Check<'_> {
     /// The first `validate` of a flow, when nothing before it changes the event.
     fn first_schema(&self, at: usize) -> Option<(String, String)> {
         let Spec::Flow(flow) = &self.drafts[at].manifest.as_ref()?.spec else { return None };
-        for (number, step) in flow.steps.iter().enumerate() {
-            match step {
-                Step::Validate(v) => return Some((format!("spec.steps.{number}.validate.schema"), v.schema.to_string())),
-                // A filter or route may let through just those that fit.
-                _ => return None,
-            }
+        // A filter or route before it may let through just what fits.
+        let mut steps = flow.steps.iter().enumerate().skip_while(|(_, step)| matches!(step, Step::Dedupe(_)));
+        match steps.next()? {
+            (number, Step::Validate(v)) => Some((format!("spec.steps.{number}.validate.schema"), v.schema.to_string())),
+            _ => None,
         }
-        None
     }
 }
 

@@ -73,8 +73,13 @@ fn compile(json: &serde_json::Value) -> Result<CheckedSchema, (String, String)> 
     if !json.is_object() && !json.is_boolean() {
         return Err((String::new(), "a schema is a mapping, `true` or `false`".to_owned()));
     }
-    let validator = jsonschema::validator_for(json)
-        .map_err(|error| (error.instance_path().as_str().to_owned(), error.to_string()))?;
+    let validator = jsonschema::validator_for(json).map_err(|error| {
+        let message = error.to_string();
+        match outside_reference(json, &message, String::new()) {
+            Some((pointer, target)) => (pointer, format!("`{target}` lies outside this document and is not fetched")),
+            None => (error.instance_path().as_str().to_owned(), message),
+        }
+    })?;
     Ok(CheckedSchema {
         validator: Arc::new(validator),
         event_type: EventType::from_json_schema(json),
@@ -83,3 +88,22 @@ fn compile(json: &serde_json::Value) -> Result<CheckedSchema, (String, String)> 
     })
 }
 
+
+/// The reference that a message of the compiler is about: pointer and target.
+fn outside_reference(json: &serde_json::Value, message: &str, pointer: String) -> Option<(String, String)> {
+    match json {
+        serde_json::Value::Object(map) => map.iter().find_map(|(key, value)| {
+            let here = format!("{pointer}/{key}");
+            match value.as_str() {
+                Some(target) if key == "$ref" && !target.starts_with('#') && message.contains(target) => {
+                    Some((here, target.to_owned()))
+                }
+                _ => outside_reference(value, message, here),
+            }
+        }),
+        serde_json::Value::Array(items) => {
+            items.iter().enumerate().find_map(|(at, item)| outside_reference(item, message, format!("{pointer}/{at}")))
+        }
+        _ => None,
+    }
+}

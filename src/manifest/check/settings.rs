@@ -1,5 +1,7 @@
 //! References in settings: well-formed, resolvable as far as can be known beforehand, and nowhere in steps.
 
+use serde_json::Value as Json;
+
 use super::{Check, FileFault};
 use crate::manifest::problem::{Code, Place, Problem};
 use crate::manifest::reader::origin::Origin;
@@ -12,6 +14,8 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Where references may stand: the schema calls the type of such a field so.
 const SETTING: &str = "Setting";
+/// Settings that are secrets wherever they stand.
+const SECRETS: [&str; 3] = ["token", "password", "secret"];
 /// What may not hold one: the beginnings of references.
 const BEGINNINGS: [&str; 3] = ["${env:", "${secret:", "${file:"];
 
@@ -40,14 +44,14 @@ impl Check<'_> {
             let schema = root.get("properties").and_then(|properties| properties.get("spec"));
             if let Some(schema) = schema {
                 let mut settings = Vec::new();
-                collect(root, schema, spec, &mut settings);
-                settings.iter().for_each(|node| self.setting(at, node, &mut found));
+                collect(root, schema, "spec", spec, &mut settings);
+                settings.iter().for_each(|(key, node)| self.setting(at, key, node, &mut found));
             }
         }
         self.report_all(found);
     }
 
-    fn setting(&self, at: usize, node: &Node, found: &mut Vec<(usize, Problem)>) {
+    fn setting(&self, at: usize, key: &str, node: &Node, found: &mut Vec<(usize, Problem)>) {
         let draft = &self.drafts[at];
         let (Some(text), Some(origin)) = (node.text(), Origin::of(&draft.source, node)) else { return };
         let place = |start: usize, end: usize| draft.place(origin.region_in_file(start, end));
@@ -58,6 +62,11 @@ impl Check<'_> {
                 return found.push((at, Problem::error(Code::ReferenceSyntax, place, error.message)));
             }
         };
+        if SECRETS.contains(&key) && !parts.iter().any(|part| matches!(part, Part::Reference(_))) {
+            let message = format!("`{key}` stands here for everybody who can read the manifest");
+            let problem = Problem::warning(Code::LiteralSecret, draft.place(node.region), message);
+            found.push((at, problem.help("refer to it: `${env:NAME}`, `${secret:path/key}` or `${file:path}`")));
+        }
         for part in parts {
             let Part::Reference(reference) = part else { continue };
             let place = place(reference.span.start, reference.span.end);
@@ -87,22 +96,22 @@ fn each_text(node: &Node, visit: &mut impl FnMut(&Node, &str)) {
     }
 }
 
-/// The nodes that the schema calls settings.
-fn collect<'n>(root: &serde_json::Value, schema: &serde_json::Value, node: &'n Node, found: &mut Vec<&'n Node>) {
+/// The nodes that the schema calls settings, each with its key.
+fn collect<'n>(root: &Json, schema: &Json, key: &'n str, node: &'n Node, found: &mut Vec<(&'n str, &'n Node)>) {
     let (schema, name) = shape::resolve(root, schema);
     if name == Some(SETTING) {
-        return found.push(node);
+        return found.push((key, node));
     }
-    for key in ["anyOf", "oneOf"] {
-        for branch in schema.get(key).and_then(serde_json::Value::as_array).into_iter().flatten() {
-            collect(root, branch, node, found);
+    for choice in ["anyOf", "oneOf"] {
+        for branch in schema.get(choice).and_then(Json::as_array).into_iter().flatten() {
+            collect(root, branch, key, node, found);
         }
     }
-    let properties = schema.get("properties").and_then(serde_json::Value::as_object);
+    let properties = schema.get("properties").and_then(Json::as_object);
     let more = schema.get("additionalProperties").filter(|more| more.is_object());
     for entry in node.entries() {
         if let Some(schema) = properties.and_then(|properties| properties.get(&*entry.key)).or(more) {
-            collect(root, schema, &entry.value, found);
+            collect(root, schema, &entry.key, &entry.value, found);
         }
     }
 }

@@ -178,7 +178,7 @@ impl Check<'_> {
         let in_path = path.len() - 1;
         let mut message = format!("messages would go round: {}", path.join(" → "));
         if flows > in_path {
-            message.push_str(&format!(" (and {} more flows take part)", flows - in_path));
+            message.push_str(&format!(" (and {} more)", flows - in_path));
         }
         let mut labels = labels.into_iter();
         let (place, text) = match labels.next() {

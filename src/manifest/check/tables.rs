@@ -9,7 +9,7 @@ use super::Check;
 use super::settings::missing_file;
 use crate::language::{Table as Rows, Value};
 use crate::manifest::digest::{self, Referred};
-use crate::manifest::problem::{Code, Place, Problem, Source};
+use crate::manifest::problem::{Code, Place, Problem, Region, Source};
 use crate::manifest::table::{FILE_BYTES_MAX, ROWS_MAX, Table, TableFile};
 use crate::manifest::{Spec, reader};
 
@@ -59,9 +59,14 @@ impl Check<'_> {
                 Ok((Rows::new(name, rows, digest), None))
             }
             (None, Some(file)) => {
+                // Said before the file is looked for: the name alone is wrong.
+                let format = Format::of(&file.path).ok_or_else(|| {
+                    let message = format!("`{}` ends in none of `.csv`, `.ndjson`, `.json`, which say how to read it", file.path);
+                    Box::new(Problem::error(Code::InvalidTable, draft.at("spec.file.path"), message))
+                })?;
                 let bytes = (self.world.read_beside)(&draft.source.path, &file.path, FILE_BYTES_MAX)
                     .map_err(|fault| Box::new(missing_file(draft.at("spec.file.path"), &file.path, &fault)))?;
-                let rows = read(file, &bytes).and_then(|rows| unique(file, rows));
+                let rows = read(format, &file.key, &bytes).and_then(|rows| unique(file, rows));
                 let rows = rows.map_err(|fault| Box::new(problem(draft.at("spec.file.path"), file, &bytes, fault)))?;
                 let digest = digest::bytes(&bytes);
                 let referred = Referred { kind: "file", name: file.path.clone(), digest };
@@ -95,7 +100,8 @@ fn problem(place: Place, file: &TableFile, bytes: &[u8], fault: Fault) -> Proble
     let source = Arc::new(Source::new(file.path.as_str(), text));
     let line = |number: usize| {
         let range = source.line_range(number - 1);
-        Place::new(&source, crate::manifest::problem::Region::new(range.start, range.end))
+        let written = source.text[range.clone()].trim_start();
+        Place::new(&source, Region::new(range.end - written.len(), range.end))
     };
     match fault.first {
         Some(first) => problem.and(line(first), "first here").and(line(fault.line), "again here"),
@@ -103,13 +109,29 @@ fn problem(place: Place, file: &TableFile, bytes: &[u8], fault: Fault) -> Proble
     }
 }
 
-fn read(file: &TableFile, bytes: &[u8]) -> Result<Read, Fault> {
-    let extension = file.path.rsplit_once('.').map_or("", |(_, extension)| extension);
-    match extension {
-        "csv" => csv_rows(&file.key, bytes),
-        "ndjson" => ndjson_rows(&file.key, bytes),
-        "json" => json_rows(&file.key, bytes),
-        _ => Err(Fault::new(0, "the name ends in none of `.csv`, `.ndjson`, `.json`, which say how to read it")),
+#[derive(Debug, Clone, Copy)]
+enum Format {
+    Csv,
+    Ndjson,
+    Json,
+}
+
+impl Format {
+    fn of(path: &str) -> Option<Format> {
+        match path.rsplit_once('.')?.1 {
+            "csv" => Some(Format::Csv),
+            "ndjson" => Some(Format::Ndjson),
+            "json" => Some(Format::Json),
+            _ => None,
+        }
+    }
+}
+
+fn read(format: Format, key: &str, bytes: &[u8]) -> Result<Read, Fault> {
+    match format {
+        Format::Csv => csv_rows(key, bytes),
+        Format::Ndjson => ndjson_rows(key, bytes),
+        Format::Json => json_rows(key, bytes),
     }
 }
 

@@ -57,6 +57,8 @@ enum Frame {
 #[derive(Default)]
 struct Map {
     key: Option<(Arc<str>, Region, bool)>,
+    /// The key was none: its value is left out.
+    skip: bool,
     entries: Vec<Entry>,
     /// Where each key stands in `entries`; only kept for mappings that are long.
     index: HashMap<Arc<str>, usize>,
@@ -313,11 +315,13 @@ impl<'s> Composer<'s> {
             Some(Frame::Map { map, .. }) => match map.key.take() {
                 None => {
                     map.key = Some((Arc::from(""), region, false));
+                    map.skip = true;
                     Some(
                         Problem::error(Code::Unsupported, Place::new(self.source, region), "a key has to be text")
                             .help("write the key as text"),
                     )
                 }
+                Some(_) if std::mem::take(&mut map.skip) => None,
                 Some((key, key_region, true)) if &*key == "<<" => merge(self.source, map, node, key_region),
                 Some((key, key_region, _)) => add(self.source, map, Entry { key, key_region, value: node }),
             },
