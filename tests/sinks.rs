@@ -154,11 +154,8 @@ struct Wanted {
 
 impl Default for Wanted {
     fn default() -> Self {
-        let breaker = breaker::Settings {
-            failures: 5,
-            pause: Duration::from_millis(100),
-            pause_max: Duration::from_millis(400),
-        };
+        let breaker =
+            breaker::Settings { failures: 5, pause: Duration::from_millis(100), pause_max: Duration::from_millis(400) };
         Wanted { http: serde_json::json!({}), attempts: 3, ordered: false, breaker, drain: Duration::from_secs(5) }
     }
 }
@@ -338,6 +335,54 @@ async fn attempts_used_up_by_restarts_during_an_outage_kill_nothing_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hiccup_after_an_outage_does_not_finish_what_the_outage_began() {
+    let mut world = World::new().await;
+    world.publish(["m".to_owned()]).await;
+    let down = Receiver::start(|_, _| reply(500)).await;
+    for round in 1..=3 {
+        let running = world.run(&down, Wanted::default());
+        down.until("requests", |log| log.0.len() >= round * 6).await;
+        world = world.restart(running).await;
+    }
+    // Down for seven more requests; then the others pass and `m` meets one more failure.
+    let healed = Arc::new(Mutex::new(0));
+    let receiver = Receiver::start(move |body, before| {
+        let mut met = healed.lock().unwrap();
+        if before < 7 {
+            return reply(500);
+        }
+        *met += u32::from(body == "m");
+        reply(if body == "m" && *met == 1 { 500 } else { 200 })
+    })
+    .await;
+    let running = world.run(&receiver, Wanted::default());
+    receiver.until("the outage", |log| log.0.len() >= 7).await;
+    world.publish(named("x", 20)).await;
+    receiver.until("all messages", |log| log.taken().len() >= 21).await;
+    running.stop().await;
+    assert_eq!(world.letters().await, []);
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_breaker_that_opens_at_once_still_lets_a_bad_message_die() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|body, _| reply(if body == "poison" { 500 } else { 200 })).await;
+    let pause = Duration::from_millis(20);
+    let breaker = breaker::Settings { failures: 1, pause, pause_max: pause };
+    let running = world.run(&receiver, Wanted { breaker, ..Wanted::default() });
+    world.publish(["poison".to_owned()]).await;
+    for name in named("m", 60) {
+        world.publish([name]).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    world.until_dead(1).await;
+    receiver.until("60 messages", |log| log.taken().len() >= 60).await;
+    running.stop().await;
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_message_that_always_fails_dies_after_its_attempts_while_the_others_flow() {
     let world = World::new().await;
     let receiver = Receiver::start(|body, _| reply(if body == "poison" { 500 } else { 200 })).await;
@@ -351,7 +396,10 @@ async fn one_message_that_always_fails_dies_after_its_attempts_while_the_others_
     world.until_dead(1).await;
     running.stop().await;
     let letters = world.letters().await;
-    assert_eq!((letters.len(), letters[0].0.as_str(), letters[0].1, letters[0].2.as_str()), (1, "poison", 3, "http-500"));
+    assert_eq!(
+        (letters.len(), letters[0].0.as_str(), letters[0].1, letters[0].2.as_str()),
+        (1, "poison", 3, "http-500")
+    );
     assert!(letters[0].3.contains("no thanks"));
     assert_eq!(receiver.got.lock().unwrap().count("poison"), 3);
     assert!(world.is_settled().await);

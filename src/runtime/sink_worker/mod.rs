@@ -10,9 +10,11 @@
 //! 1. *This very delivery failed*, in a call that began while the breaker was closed and carried nothing else. (A
 //!    message at its last attempt goes alone, hence a batch never condemns its members.)
 //! 2. *Its attempts are used up*: the bus's count, plus attempts made on this delivery while it stayed in hand. Probes
-//!    do not count, and what waits for a breaker is held with in-progress, so that waiting does not count either.
-//! 3. *It fails alone*: since an earlier failure of it that this process saw, the receiver answered a later call. A
-//!    first failure cannot be told from the first moment of an outage, so a message is never given up at once.
+//!    and failures that opened the breaker do not count, unless rule 3 shows them to be the message's own; what waits
+//!    for the breaker is held with in-progress, so that waiting does not count either.
+//! 3. *It fails alone*: since an earlier failure of it that this process saw, the receiver answered a later call; and
+//!    once more, when that earlier failure may have been an outage's. A first failure cannot be told from the first
+//!    moment of an outage, so a message is never given up at once. (`failures.rs`)
 //!
 //! It follows that a message is tried at least twice by a process, and that one which fails while nothing else is
 //! there to deliver counts as an outage: it is held, and tried again at the pace of the breaker. A failed probe brings
@@ -125,6 +127,7 @@ pub fn in_flight_max(delivering: &Delivering, ordered: bool) -> usize {
 pub async fn run(context: Context, spec: SinkUnit) -> Result<(), Error> {
     let (sink, unit, id) = (Arc::clone(&spec.sink), Arc::clone(&spec.unit), spec.id.clone());
     let clock = Arc::clone(&context.clock);
+    unit.set_durable(spec.durable.clone());
     let outcome = worker::Worker::new(context, spec).work().await;
     if tokio::time::timeout(CLOSE_MAX, sink.close()).await.is_err() {
         tracing::warn!(unit = %id, "the sink did not close in time");

@@ -296,8 +296,12 @@ impl Worker {
             self.failures.answered(landed.call);
             self.breaker.succeeded(landed.probe);
         } else {
+            let was_closed = self.breaker.is_closed();
             self.breaker.failed(now, landed.probe, asked.max());
             self.probe_pulled = false;
+            if was_closed && !self.breaker.is_closed() {
+                self.failures.outage();
+            }
         }
         let alone = landed.sequences.len() == 1;
         for (sequence, outcome) in landed.sequences.into_iter().zip(landed.outcomes) {
@@ -312,22 +316,24 @@ impl Worker {
                 }
                 Delivered::Transient { failure, retry_after } => {
                     self.note(&failure);
-                    let fails_alone = self.failures.failed(sequence) && alone && !landed.probe;
+                    let outage = !self.breaker.is_closed();
+                    let verdict = self.failures.failed(sequence, outage);
                     let used_up = self.hand.get(sequence).attempt() >= self.spec.retry.max_attempts;
-                    if fails_alone && used_up {
+                    if verdict.alone && used_up && alone && !landed.probe {
                         self.die(sequence, &failure);
                     } else {
-                        self.try_again(sequence, landed.probe, retry_after, now);
+                        let counts = !landed.probe && (!outage || verdict.own);
+                        self.try_again(sequence, counts, retry_after, now);
                     }
                 }
             }
         }
     }
 
-    fn try_again(&mut self, sequence: u64, probe: bool, retry_after: Option<Duration>, now: Duration) {
+    fn try_again(&mut self, sequence: u64, counts: bool, retry_after: Option<Duration>, now: Duration) {
         self.spec.unit.retried(1);
         let attempt = self.hand.get(sequence).attempt();
-        if !probe {
+        if counts {
             self.hand.count(sequence);
         }
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
@@ -448,7 +454,7 @@ impl Worker {
 
     /// The next moment at which something may begin by time alone.
     fn wake(&self, now: Duration) -> Duration {
-        let mut wake = self.progress_at;
+        let mut wake = if self.progress.is_none() { self.progress_at } else { now + self.spec.ack_wait };
         wake = self.stop_at.map_or(wake, |at| wake.min(at));
         for at in [self.acks.retry_at, self.deaths.retry_at, self.pull_at] {
             wake = if at > now { wake.min(at) } else { wake };
