@@ -2,9 +2,9 @@
 //!
 //! A connector speaks to one system and to no sibling. Retry, order and acknowledgement are decided above it.
 
-#[cfg(feature = "files")]
 pub mod file;
 pub mod http;
+pub mod interval;
 pub mod line;
 pub mod secret;
 pub mod stdout;

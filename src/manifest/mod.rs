@@ -1,16 +1,29 @@
 //! Manifests: the types a user writes. One file per kind; `connector/` has one file per outside system.
 //!
 //! The doc comment of a field is its documentation: it ends up in `schemas/`, in editors and in `vejas explain`.
-//! Nothing here reads a file or the environment.
+//! Beside the types stands what turns text into them: `reader` (YAML to trees with positions), `shape` (trees against the
+//! schemas that `generate` makes of the types), `check` (everything that can be known before something runs), with
+//! `problem`, `codes` and `report` for what is wrong. Only `tree` reads files; nothing reads the environment.
 
+#[cfg(feature = "language")]
+pub mod check;
+pub mod codes;
 pub mod connector;
+pub mod digest;
 pub mod flow;
+pub mod generate;
 pub mod http_in;
+pub mod problem;
+pub mod reader;
 pub mod reference;
+pub mod report;
 pub mod schema;
+pub mod shape;
 pub mod sink;
 pub mod source;
 pub mod table;
+#[cfg(feature = "full")]
+pub mod tree;
 pub mod value;
 
 use std::collections::BTreeMap;

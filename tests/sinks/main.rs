@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use vejas::flow::breaker;
 use vejas::ports::bus::Bus;
-use vejas::runtime::status::State;
+use vejas::unit::status::State;
 
 use world::*;
 

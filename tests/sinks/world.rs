@@ -26,10 +26,10 @@ use vejas::manifest::value::Setting;
 use vejas::ports::bus::{Bus, Durable, DurableConfig, Start, StreamConfig};
 use vejas::ports::clock::{Clock, SharedClock};
 use vejas::ports::store::Store;
-use vejas::runtime::context::Context;
 use vejas::runtime::sink_worker::{self, OrderBy, SinkUnit};
-use vejas::runtime::status::{Registry, State, Unit};
 use vejas::time::Timestamp;
+use vejas::unit::context::Context;
+use vejas::unit::status::{Registry, State, Unit};
 
 /// Nothing here should take longer; a test that waits for more has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -53,8 +53,8 @@ use crate::id::UnitId;
 use crate::manifest::flow::Retry;
 use crate::ports::bus::{self, Durable, PULL_MESSAGES_MAX};
 use crate::ports::sink::{Delivering, Sink};
-use crate::runtime::context::Context;
-use crate::runtime::status;
+use crate::unit::context::Context;
+use crate::unit::status;
 
 /// Payload bytes in hand; the last message taken may exceed it.
 pub const HAND_BYTES_MAX: usize = 32 << 20;

@@ -22,8 +22,8 @@ use crate::flow::failure::Failure;
 use crate::flow::ordering::Lanes;
 use crate::ports::bus::{self, Delivery};
 use crate::ports::sink::{Delivered, Delivering};
-use crate::runtime::context::Context;
-use crate::runtime::status::State;
+use crate::unit::context::Context;
+use crate::unit::status::State;
 
 /// A call of the sink that ended.
 struct Landed {
