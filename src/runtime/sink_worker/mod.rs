@@ -58,7 +58,9 @@ use crate::unit::status;
 
 /// Payload bytes in hand; the last message taken may exceed it.
 pub const HAND_BYTES_MAX: usize = 32 << 20;
-/// Messages in hand at least, with `order_by`: room for many keys.
+/// Messages the hand has room for at least: deliveries go on while acknowledgements are being stored.
+const HAND_MIN: usize = 64;
+/// The same with `order_by`: room for many keys.
 const HAND_ORDERED_MIN: usize = 1_024;
 /// Messages of stuck keys that wait at the bus; without `order_by`, messages that wait there for their next attempt.
 pub const DEFERRED_MAX: usize = 4_096;
@@ -115,7 +117,7 @@ pub enum Error {
 /// Messages a sink holds in memory at most.
 pub fn hand_messages_max(delivering: &Delivering, ordered: bool) -> usize {
     let twice = delivering.concurrency.saturating_mul(delivering.messages_max).saturating_mul(2);
-    twice.max(if ordered { HAND_ORDERED_MIN } else { 16 }).min(PULL_MESSAGES_MAX)
+    twice.max(if ordered { HAND_ORDERED_MIN } else { HAND_MIN }).min(PULL_MESSAGES_MAX)
 }
 
 /// The in-flight limit that the durable of a sink needs: what is in hand and what was put off.
