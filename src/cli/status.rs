@@ -113,8 +113,7 @@ fn client(args: &Args) -> Result<reqwest::Client, Error> {
     if let Some(path) = &args.ca {
         let unreadable = |reason: String| Error::Certificates { path: path.clone(), reason };
         let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        let certificates =
-            reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unreadable(cause(&error)))?;
+        let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unreadable(cause(&error)))?;
         builder = builder.tls_certs_merge(certificates);
     }
     builder.build().map_err(|error| Error::Unreachable { server: args.server.clone(), reason: cause(&error) })
@@ -269,7 +268,10 @@ mod tests {
     fn the_table_lines_up_and_names_lag_use_and_warnings() {
         let text = table(&status());
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting");
+        assert_eq!(
+            lines[0],
+            "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting"
+        );
         assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  DEAD  LAG  OLDEST  REASON");
         assert_eq!(
             lines[3],

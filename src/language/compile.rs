@@ -16,7 +16,7 @@ use super::functions::COMPILED;
 use super::program::{Meta, Program};
 use super::table::Tables;
 use super::types::EventType;
-use super::{guard, rewrite};
+use super::{guard, metered, rewrite};
 
 /// Programs kept. The oldest is forgotten first; who holds it keeps it.
 pub const PROGRAMS_CACHED_MAX: usize = 2048;
@@ -158,13 +158,14 @@ fn compile(source: &str, purpose: Purpose, environment: &Environment<'_>) -> Res
         fault::from_diagnostics(DiagnosticList::from(vec![error]), source)
     })?;
     let last = parsed.0.last().map_or(0..source.len(), |expr| expr.span().range());
-    let metered = match rewrite::rewrite(parsed.clone(), environment.tables) {
-        Ok(metered) => metered,
+    let with_meters = match rewrite::rewrite(parsed.clone(), environment.tables) {
+        Ok(program) => program,
         Err(refused) => return Err(with_errors_of(parsed, refused, source, purpose, environment)),
     };
-    match build(metered, purpose, environment) {
+    match build(with_meters, purpose, environment) {
         Ok(program) => check_purpose(Program::new(program, purpose), purpose, last),
         // The messages are to speak of the program as it was written.
+        Err(of_metered) if metered::take_widened() => Err(fault::from_diagnostics(of_metered, source)),
         Err(of_metered) => Err(match build(parsed, purpose, environment) {
             Err(errors) => fault::from_diagnostics(errors, source),
             Ok(_) => fault::from_diagnostics(of_metered, source),
@@ -181,9 +182,12 @@ fn with_errors_of(
     environment: &Environment<'_>,
 ) -> Vec<Fault> {
     let mut faults: Vec<Fault> = refused.faults.into_iter().map(|fault| fault.within(source)).collect();
-    if !refused.unsafe_to_compile
-        && let Err(errors) = build(parsed, purpose, environment)
-    {
+    let compilable = !refused.unsafe_to_compile && {
+        // Only the metered form is sure to be compiled in reasonable time; it tells whether the other is too.
+        let _ = build(refused.metered, purpose, environment);
+        !metered::take_widened()
+    };
+    if compilable && let Err(errors) = build(parsed, purpose, environment) {
         let overlaps =
             |fault: &Fault, other: &Fault| fault.span.start < other.span.end && other.span.start < fault.span.end;
         for fault in fault::from_diagnostics(errors, source) {

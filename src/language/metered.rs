@@ -15,6 +15,63 @@ use vrl::prelude::*;
 
 use super::meter::{self, Stop};
 
+/// Places a type may name before it is taken to be "any object" or "any array". `x = [x, x]` doubles the type of
+/// `x` as it doubles its value, and forty such lines would keep the compiler busy for ever.
+const TYPE_PLACES_MAX: usize = 500;
+/// Largest constant the compiler may carry along, in bytes of text. They double in the same way.
+const CONSTANT_BYTES_MAX: usize = 4 * 1024;
+
+thread_local! {
+    static WIDENED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether a type was widened on this thread since the last call: such a program may only be compiled with its
+/// meters.
+pub(super) fn take_widened() -> bool {
+    WIDENED.replace(false)
+}
+
+fn places(kind: &Kind, left: &mut usize) {
+    let objects = kind.as_object().into_iter().flat_map(|object| object.known().values());
+    let arrays = kind.as_array().into_iter().flat_map(|array| array.known().values());
+    for inner in objects.chain(arrays) {
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
+        places(inner, left);
+    }
+}
+
+fn bounded(constant: Option<Value>) -> Option<Value> {
+    let constant = constant?;
+    if meter::size_of(&constant).is_ok_and(|size| size.text() <= CONSTANT_BYTES_MAX) {
+        return Some(constant);
+    }
+    WIDENED.set(true);
+    None
+}
+
+fn widen(info: TypeInfo) -> TypeInfo {
+    let mut left = TYPE_PLACES_MAX;
+    places(info.result.kind(), &mut left);
+    if left > 0 {
+        return info;
+    }
+    WIDENED.set(true);
+    info.map_result(|result| {
+        let kind = result.kind();
+        let mut wide = kind.without_object().without_array();
+        if kind.contains_object() {
+            wide = wide.or_object(Collection::any());
+        }
+        if kind.contains_array() {
+            wide = wide.or_array(Collection::any());
+        }
+        result.with_kind(wide)
+    })
+}
+
 /// What is done with the wrapped expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrap {
@@ -208,11 +265,11 @@ impl Expression for Metered {
     }
 
     fn resolve_constant(&self, state: &TypeState) -> Option<Value> {
-        self.0.inner.resolve_constant(state)
+        bounded(self.0.inner.resolve_constant(state))
     }
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {
-        self.0.inner.type_info(state)
+        widen(self.0.inner.type_info(state))
     }
 }
 
@@ -253,7 +310,7 @@ impl Expression for Operator {
     }
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {
-        self.0.typed.type_info(state)
+        widen(self.0.typed.type_info(state))
     }
 }
 
@@ -316,7 +373,7 @@ impl Function for Counted {
         let inner = self.0.compile(state, ctx, arguments)?;
         // `del` is the only function that changes what is known about the event. The type of any other call is
         // worked out once: asking again at each level of nested calls would double the work with every level.
-        let type_def = (self.identifier() != "del").then(|| inner.type_info(state).result);
+        let type_def = (self.identifier() != "del").then(|| widen(inner.type_info(state)).result);
         Ok(Box::new(CountedCall { inner: inner.into(), type_def, closure: self.closure().is_some() }))
     }
 }
@@ -342,7 +399,7 @@ impl Expression for CountedCall {
     }
 
     fn resolve_constant(&self, state: &TypeState) -> Option<Value> {
-        self.inner.resolve_constant(state)
+        bounded(self.inner.resolve_constant(state))
     }
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {

@@ -45,6 +45,8 @@ pub(super) struct Refused {
     pub(super) faults: Vec<Fault>,
     /// A bound that protects the compiler is exceeded: the program must not be given to it.
     pub(super) unsafe_to_compile: bool,
+    /// The program with its meters nevertheless.
+    pub(super) metered: Program,
 }
 
 /// The program with its meters, or what is wrong with it.
@@ -58,17 +60,19 @@ pub(super) fn rewrite(program: Program, tables: &Tables) -> Result<Program, Refu
         inside: 0,
         unsafe_to_compile: false,
     };
-    let rewritten = program
-        .into_iter()
-        .map(|root| {
-            root.map(|root| match root {
-                RootExpr::Expr(expr) => RootExpr::Expr(pass.expr(expr, Place::Kept)),
-                error @ RootExpr::Error(_) => error,
+    let rewritten = Program(
+        program
+            .into_iter()
+            .map(|root| {
+                root.map(|root| match root {
+                    RootExpr::Expr(expr) => RootExpr::Expr(pass.expr(expr, Place::Kept)),
+                    error @ RootExpr::Error(_) => error,
+                })
             })
-        })
-        .collect();
+            .collect(),
+    );
     let Pass { faults, unsafe_to_compile, .. } = pass;
-    if faults.is_empty() { Ok(Program(rewritten)) } else { Err(Refused { faults, unsafe_to_compile }) }
+    if faults.is_empty() { Ok(rewritten) } else { Err(Refused { faults, unsafe_to_compile, metered: rewritten }) }
 }
 
 struct Pass<'a> {

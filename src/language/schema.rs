@@ -12,7 +12,7 @@ use super::Value;
 /// References and properties inside one another.
 const DEPTH_MAX: usize = 24;
 /// Schemas looked at, each reference counted anew.
-const SCHEMAS_MAX: usize = 4_000;
+const SCHEMAS_MAX: usize = 500;
 
 pub(super) fn kind(schema: &Json) -> Kind {
     Reader { document: schema, left: SCHEMAS_MAX }.kind(schema, DEPTH_MAX)

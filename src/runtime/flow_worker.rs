@@ -77,7 +77,6 @@ pub async fn run(context: Context, flow: FlowUnit) -> Result<(), Error> {
         in_hand: BTreeSet::new(),
         refused: 0,
     };
-    worker.flow.unit.set_durable(worker.flow.durable.clone());
     worker.flow.unit.set_state(State::Running, None);
     let result = worker.work().await;
     let state = if result.is_ok() { State::Stopped } else { State::Failed };

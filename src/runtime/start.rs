@@ -147,7 +147,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     }
     let drained = tokio::select! {
         drained = drain(&mut running, &entrances, &workers, config.drain, failed.is_none()) => drained,
-        _ = signals.next() => return Err(Error::EndedAtOnce),
+        _ = signals.another() => return Err(Error::EndedAtOnce),
     };
     if !drained {
         tracing::warn!("the deadline passed before everything in hand was finished; it comes again at the next start");

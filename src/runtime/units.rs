@@ -82,6 +82,7 @@ impl Units {
                 }
                 Spec::Sink(sink) => {
                     let durable = units.durable(&one.id, &sink.from, sink.start_from).await?;
+                    unit.set_durable(durable.clone());
                     let ready = sink_units::build(one, sink, durable, context, config, &settings, Arc::clone(&unit))?;
                     units.sinks.push(ready);
                 }
@@ -110,6 +111,7 @@ impl Units {
         unit: Arc<status::Unit>,
     ) -> Result<flow_worker::FlowUnit, Error> {
         let durable = self.durable(&one.id, &flow.from, flow.start_from).await?;
+        unit.set_durable(durable.clone());
         let parts = transforms::Parts {
             unit: one.id.clone(),
             names: &self.context.names,

@@ -197,3 +197,8 @@ pub fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
 pub fn post(address: SocketAddr, path: &str, body: &str) -> (u16, String) {
     request(address, "POST", path, &[("Content-Type", "application/json")], body.as_bytes()).unwrap()
 }
+
+/// The bus of a folder that no process runs on.
+pub fn open_bus(data: &Path) -> std::sync::Arc<dyn vejas::ports::bus::Bus> {
+    vejas::runtime::open_bus(data).unwrap()
+}
