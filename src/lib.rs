@@ -15,6 +15,10 @@
 //!
 //! - [`ports`]: bus, store, clock
 //!
+//! What a running unit is handed and what it tells:
+//!
+//! - [`unit`]
+//!
 //! Adapters, each speaks to one outside system and never to a sibling:
 //!
 //! - [`bus`]: the embedded bus
@@ -29,7 +33,6 @@
 //! message, `manifest::check` for what happens to a manifest.
 
 #![deny(unsafe_code)]
-#![warn(missing_debug_implementations)]
 
 pub mod flow;
 pub mod id;
@@ -43,7 +46,7 @@ pub mod transforms;
 
 #[cfg(feature = "embedded")]
 pub mod bus;
-#[cfg(feature = "http")]
+#[cfg(feature = "full")]
 pub mod connectors;
 
 #[cfg(feature = "full")]
@@ -52,3 +55,5 @@ pub mod api;
 pub mod cli;
 #[cfg(feature = "full")]
 pub mod runtime;
+#[cfg(feature = "full")]
+pub mod unit;

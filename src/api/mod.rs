@@ -1,1 +1,66 @@
-//! (empty)
+//! The API: health, metrics and status over HTTP. It reads what units and the bus report, and decides nothing.
+//!
+//! `view` has the answers as types, which the command line reads back.
+
+mod access;
+mod lag;
+mod metrics;
+mod server;
+mod status;
+pub mod view;
+
+pub use access::Tokens;
+pub use server::{Error, Options, Server};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::id::Names;
+use crate::ports::bus::Bus;
+use crate::ports::clock::SharedClock;
+use crate::unit::status::Registry;
+
+/// What the API tells about. Cheap to clone.
+#[derive(Clone)]
+pub struct Told {
+    pub registry: Arc<Registry>,
+    pub bus: Arc<dyn Bus>,
+    pub names: Names,
+    pub clock: SharedClock,
+    pub instance: Arc<str>,
+    /// `embedded` or `nats`.
+    pub bus_kind: &'static str,
+    /// The folder of the embedded bus.
+    pub data_dir: Option<Arc<str>>,
+    /// The monotonic time of the start.
+    pub started: Duration,
+    /// Absent when nobody installed a recorder: `/metrics` then has the figures of the bus only.
+    pub metrics: Option<PrometheusHandle>,
+    /// Cancelled when the process drains.
+    pub stopping: CancellationToken,
+    pub loaded: Loaded,
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Told").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+/// Whether all units are registered. Until then a process without units would pass for ready.
+#[derive(Debug, Clone, Default)]
+pub struct Loaded(Arc<AtomicBool>);
+
+impl Loaded {
+    pub fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}

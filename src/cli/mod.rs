@@ -5,7 +5,9 @@ pub mod exit;
 pub mod explain;
 pub mod new;
 pub mod output;
+pub mod run;
 pub mod schema;
+pub mod status;
 
 use clap::{Parser, Subcommand};
 
@@ -21,6 +23,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(Box<run::Args>),
     Check(check::Args),
     Schema(schema::Args),
     Explain(explain::Args),
@@ -39,6 +42,13 @@ pub fn main() -> Exit {
         }
     };
     match cli.command {
+        Command::Run(args) => match run::run(*args) {
+            Ok(()) => Exit::Ok,
+            Err(error) => {
+                output::error(&format!("error: {error}"));
+                Exit::Failed
+            }
+        },
         Command::Check(args) => check::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Explain(args) => explain::run(&args),

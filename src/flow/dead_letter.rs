@@ -3,7 +3,7 @@
 //! Payload and headers stay as they were, byte for byte; what is added stands in headers of its own.
 
 use super::failure::Failure;
-use super::message::{self, Headers, Outgoing, Stored};
+use super::message::{self, Headers, HeadersBuilder, Outgoing, Stored};
 use crate::id::{Names, UnitId};
 use crate::time::Timestamp;
 
@@ -75,9 +75,16 @@ pub fn business_id(message: &Stored) -> String {
     }
 }
 
-/// Whether any header of `headers` says that the message was dead before.
+/// Whether the message was dead before.
 pub fn was_dead(headers: &Headers) -> bool {
     headers.get(UNIT).is_some()
+}
+
+/// Takes away what [`dead_letter`] added: outputs of a replayed message are not dead.
+pub fn forget(headers: &mut HeadersBuilder) {
+    for name in [UNIT, SUBJECT, SEQUENCE, ATTEMPTS, CODE, ERROR, DIGEST, FIRST, LAST] {
+        headers.remove(name);
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub mod shape;
 pub mod sink;
 pub mod source;
 pub mod table;
-#[cfg(feature = "files")]
+#[cfg(feature = "full")]
 pub mod tree;
 pub mod value;
 

@@ -1,4 +1,29 @@
 //! The shell around the core: starts, drives and stops units.
+//!
+//! [`start`] is the place to begin; `flow_worker` and `sink_worker` are the two loops that move messages.
 
-pub mod context;
-pub mod status;
+pub mod clock;
+pub mod config;
+mod flow_batch;
+pub mod flow_worker;
+mod ingress;
+pub mod load;
+pub mod settings;
+pub mod shutdown;
+mod sink_units;
+pub mod sink_worker;
+pub mod start;
+pub mod streams;
+pub mod telemetry;
+pub mod trim;
+pub mod units;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::bus::embedded::{Embedded, OpenError, Options};
+
+/// The embedded bus of a data folder that no process runs on, for tools and benchmarks.
+pub fn open_bus(data_dir: &Path) -> Result<Arc<Embedded>, OpenError> {
+    Embedded::open(Options::new(data_dir, Arc::new(clock::SystemClock)))
+}

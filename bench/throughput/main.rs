@@ -1,0 +1,76 @@
+//! Measures one `vejas` process from outside: hop, entrance, end to end, memory, start. Beside each rate stands the
+//! limit of this machine, measured in the same run.
+//!
+//! Prints a table and, as the last line, `RESULT {…}`; the keys are documented in `bench/README.md`. Exits with 1 when
+//! something could not be measured.
+
+#![allow(clippy::disallowed_methods)]
+
+mod limits;
+mod process;
+mod scenarios;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// How fast one process is, each figure beside the limit of this machine.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// The `vejas` binary to measure.
+    #[arg(long)]
+    binary: PathBuf,
+    /// The load generator.
+    #[arg(long)]
+    load: PathBuf,
+    /// Messages that pass each hop.
+    #[arg(long, default_value_t = 400_000)]
+    messages: usize,
+    /// How long each HTTP scenario runs, in seconds.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// HTTP connections.
+    #[arg(long, default_value_t = 256)]
+    connections: usize,
+    /// Flows in the loading scenario; a tenth as many distinct programs.
+    #[arg(long, default_value_t = 1_000)]
+    flows: usize,
+}
+
+type Figures = BTreeMap<&'static str, f64>;
+pub type Failure = Box<dyn std::error::Error>;
+
+fn measure(options: &Options) -> Result<Figures, Failure> {
+    let mut figures = Figures::new();
+    limits::measure(options, &mut figures)?;
+    scenarios::cold_start(options, &mut figures)?;
+    scenarios::hops(options, &mut figures)?;
+    scenarios::http(options, &mut figures)?;
+    scenarios::many_flows(options, &mut figures)?;
+    let limit = figures["limit_disk_per_s"].min(figures["limit_language_per_s"]);
+    figures.insert("limit_per_s", limit);
+    figures.insert("ratio", figures["hop_per_s"] / limit);
+    let simple = figures["limit_disk_per_s"].min(figures["limit_language_simple_per_s"]);
+    figures.insert("ratio_simple", figures["hop_simple_per_s"] / simple);
+    figures.insert("ratio_http", figures["http_in_per_s"] / figures["limit_fsync_shared_per_s"]);
+    Ok(figures)
+}
+
+fn main() -> ExitCode {
+    match measure(&Options::parse()) {
+        Ok(figures) => {
+            println!("\n{:<28} {:>14}", "measure", "value");
+            for (name, value) in &figures {
+                println!("{name:<28} {value:>14.2}");
+            }
+            println!("RESULT {}", serde_json::to_string(&figures).expect("numbers are JSON"));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("throughput: could not measure: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

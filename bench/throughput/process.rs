@@ -1,0 +1,123 @@
+//! The process under measurement, in a folder of its own that is removed afterwards.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub struct Process {
+    pub folder: tempfile::TempDir,
+    pub api: SocketAddr,
+    pub ingress: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Process {
+    pub fn new(manifests: &str) -> Result<Self, Failure> {
+        let folder = tempfile::tempdir()?;
+        fs::create_dir(folder.path().join("manifests"))?;
+        fs::write(folder.path().join("manifests/bench.yaml"), manifests)?;
+        let free = || TcpListener::bind("127.0.0.1:0")?.local_addr();
+        Ok(Process { api: free()?, ingress: free()?, folder, child: None })
+    }
+
+    pub fn data(&self) -> std::path::PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Starts it and answers how long it took to become ready.
+    pub fn start(&mut self, binary: &Path) -> Result<Duration, Failure> {
+        let binary = binary.canonicalize()?;
+        let log = fs::File::create(self.folder.path().join("log"))?;
+        let began = Instant::now();
+        let child = Command::new(binary)
+            .arg("run")
+            .current_dir(self.folder.path())
+            .env("VEJAS_DATA_DIR", self.data())
+            .env("VEJAS_HTTP_ADDR", self.api.to_string())
+            .env("VEJAS_INGRESS_ADDR", self.ingress.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()?;
+        self.child = Some(child);
+        while !get(self.api, "/readyz").is_ok_and(|(status, _)| status == 200) {
+            if let Some(status) = self.child.as_mut().expect("just started").try_wait()? {
+                return Err(format!("vejas ended with {status}: {}", self.log()).into());
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(format!("vejas did not become ready: {}", self.log()).into());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(began.elapsed())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// One number of one unit's status.
+    pub fn unit(&self, unit: &str, field: &str) -> Result<u64, Failure> {
+        let (_, body) = get(self.api, "/api/v1/status")?;
+        let status: serde_json::Value = serde_json::from_str(&body)?;
+        let units = status["units"].as_array().ok_or("status without units")?;
+        let found = units.iter().find(|entry| entry["unit"] == unit).ok_or_else(|| format!("no unit {unit}"))?;
+        found[field].as_u64().ok_or_else(|| format!("{unit} has no {field}").into())
+    }
+
+    /// Waits until the unit has finished this many messages.
+    pub fn wait_for(&self, unit: &str, field: &str, count: u64) -> Result<(), Failure> {
+        let began = Instant::now();
+        while self.unit(unit, field)? < count {
+            if began.elapsed() > PATIENCE {
+                return Err(format!("{unit} did not reach {count} {field}: {}", self.log()).into());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// A line of `/proc/<pid>/status` in MB: `VmRSS` now, `VmHWM` at most so far.
+    pub fn memory_mb(&self, line: &str) -> Result<f64, Failure> {
+        let pid = self.child.as_ref().ok_or("not running")?.id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let value = status.lines().find_map(|l| l.strip_prefix(line)).ok_or("no such line")?;
+        let kilobytes: f64 = value.trim_matches([':', ' ', '\t']).trim_end_matches(" kB").trim().parse()?;
+        Ok(kilobytes / 1024.0)
+    }
+
+    pub fn stop(&mut self) -> Result<(), Failure> {
+        let mut child = self.child.take().ok_or("not running")?;
+        Command::new("kill").arg(child.id().to_string()).status()?;
+        let status = child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("vejas ended with {status}: {}", self.log()).into()) }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub fn get(address: SocketAddr, path: &str) -> Result<(u16, String), Failure> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("incomplete answer")?;
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or("no status")?;
+    Ok((status, body.to_owned()))
+}

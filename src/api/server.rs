@@ -1,0 +1,77 @@
+//! The listener of the API and its routes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use hyper_util::service::TowerToHyperService;
+use tokio_util::sync::CancellationToken;
+
+use super::access::{self, Tokens};
+use super::{Told, metrics, status};
+use crate::connectors::http::server::{self, Listener};
+use crate::connectors::http::tls;
+
+/// How long answers under way may take when the process ends.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `host:port`; DESIGN's default is `127.0.0.1:8686`.
+    pub address: String,
+    pub tls: Option<tls::Files>,
+    pub tokens: Tokens,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Listener(#[from] server::Error),
+    #[error(
+        "the API would listen on {0}, reachable from other machines, without a token: set VEJAS_TOKEN (and VEJAS_READ_TOKEN), or listen on 127.0.0.1"
+    )]
+    Unguarded(SocketAddr),
+}
+
+/// The API, bound and not yet accepting.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+    router: Router,
+}
+
+impl Server {
+    pub async fn bind(told: Told, options: Options) -> Result<Self, Error> {
+        let listener = Listener::bind(&options.address, options.tls.as_ref()).await?;
+        if !listener.address().ip().is_loopback() && !options.tokens.are_set() {
+            return Err(Error::Unguarded(listener.address()));
+        }
+        Ok(Server { listener, router: router(told, options.tokens) })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// Serves until `ended`. That comes after the drain: health and status are asked for most while a process drains.
+    pub async fn run(self, ended: CancellationToken) {
+        tracing::info!(address = %self.listener.address(), tls = self.listener.has_tls(), "API listens");
+        self.listener.serve(TowerToHyperService::new(self.router), ended, DRAIN_MAX).await;
+    }
+}
+
+fn router(told: Told, tokens: Tokens) -> Router {
+    let open = Router::new().route("/healthz", get(status::healthz)).route("/readyz", get(status::readyz));
+    let guarded = Router::new()
+        .route("/metrics", get(metrics::metrics))
+        .route("/api/v1/status", get(status::status))
+        .route("/api/v1/units", get(status::units))
+        .route("/api/v1/units/{kind}/{name}", get(status::unit))
+        .fallback(status::no_such_path)
+        .method_not_allowed_fallback(status::no_such_method)
+        // After the routes and the fallbacks, so that it covers both: a stranger learns no paths.
+        .layer(from_fn_with_state(tokens, access::guard));
+    guarded.merge(open).with_state(told)
+}

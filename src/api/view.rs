@@ -1,0 +1,147 @@
+//! The answers of the API as types: written here, read back by the command line and by tests.
+//!
+//! Fields are only ever added. Durations are seconds, times RFC 3339.
+
+use serde::{Deserialize, Serialize};
+
+use crate::unit::status;
+
+/// `GET /api/v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub instance: String,
+    pub version: String,
+    pub uptime_seconds: f64,
+    pub ready: bool,
+    /// Why not ready.
+    pub not_ready: Vec<String>,
+    /// `embedded` or `nats`.
+    pub bus: String,
+    pub data_dir: Option<String>,
+    pub streams: Vec<Stream>,
+    pub units: Vec<Unit>,
+    /// What a person should look at.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stream {
+    pub name: String,
+    pub bytes: u64,
+    pub bytes_max: u64,
+    pub messages: u64,
+    /// Sequence of the oldest message held.
+    pub first: u64,
+    /// Sequence of the newest message ever stored.
+    pub last: u64,
+}
+
+impl Stream {
+    /// Share of the byte limit that is used, 0 to 1.
+    pub fn used(&self) -> f64 {
+        if self.bytes_max == 0 { 0.0 } else { self.bytes as f64 / self.bytes_max as f64 }
+    }
+}
+
+/// `GET /api/v1/units`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Units {
+    pub units: Vec<Unit>,
+}
+
+/// `GET /api/v1/units/{kind}/{name}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unit {
+    /// `flow/price-orders`.
+    pub unit: String,
+    /// `starting`, `running`, `paused`, `stopping`, `stopped` or `failed`.
+    pub state: String,
+    pub reason: Option<String>,
+    pub digest: String,
+    /// `file:line` of the manifest.
+    pub declared: String,
+    pub received: u64,
+    pub emitted: u64,
+    pub dropped: u64,
+    pub retried: u64,
+    pub dead: u64,
+    pub refused: u64,
+    pub last_error: Option<LastError>,
+    /// Of a unit that reads a durable, when the bus could tell.
+    pub lag: Option<Lag>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastError {
+    pub code: String,
+    pub message: String,
+    pub at: String,
+}
+
+/// How far a unit is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lag {
+    /// Messages not handed out yet.
+    pub pending: u64,
+    /// Messages handed out and not acknowledged.
+    pub in_flight: u64,
+    /// Messages that wait for another delivery.
+    pub redelivering: u64,
+    /// Age of the oldest message not acknowledged.
+    pub oldest_seconds: Option<f64>,
+}
+
+impl Unit {
+    pub(super) fn new(view: status::UnitView, lag: Option<Lag>) -> Self {
+        Unit {
+            unit: view.unit,
+            state: state_text(view.state).to_owned(),
+            reason: view.reason,
+            digest: view.digest,
+            declared: view.declared,
+            received: view.received,
+            emitted: view.emitted,
+            dropped: view.dropped,
+            retried: view.retried,
+            dead: view.dead,
+            refused: view.refused,
+            last_error: view.last_error.map(|error| LastError {
+                code: error.code,
+                message: error.message,
+                at: error.at,
+            }),
+            lag,
+        }
+    }
+}
+
+pub(super) fn state_text(state: status::State) -> &'static str {
+    match state {
+        status::State::Starting => "starting",
+        status::State::Running => "running",
+        status::State::Paused => "paused",
+        status::State::Stopping => "stopping",
+        status::State::Stopped => "stopped",
+        status::State::Failed => "failed",
+    }
+}
+
+/// An error of the API (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    pub r#type: String,
+    pub title: String,
+    pub status: u16,
+    /// Stable; for programs.
+    pub code: String,
+    pub detail: String,
+    /// `/readyz` lists here what is missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}

@@ -1,0 +1,182 @@
+//! `vejas run`: the main job.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+
+use crate::api;
+use crate::connectors::http::tls;
+use crate::id::{Names, SUBJECT_ROOT_DEFAULT};
+use crate::manifest::http_in::LISTEN_DEFAULT;
+use crate::manifest::value::{ByteSize, Span};
+use crate::runtime::config::Config;
+use crate::runtime::telemetry::{self, LogFormat};
+use crate::runtime::start::{self, Door, Handle};
+
+/// Run the units that the manifests declare, until told to stop.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Folder or file of manifests.
+    #[arg(default_value = "manifests", env = "VEJAS_MANIFESTS")]
+    manifests: PathBuf,
+    /// Where the embedded bus keeps messages and state.
+    #[arg(long, env = "VEJAS_DATA_DIR", default_value = ".vejas")]
+    data_dir: PathBuf,
+    /// Name of this process. Default: the host's name.
+    #[arg(long, env = "VEJAS_INSTANCE")]
+    instance: Option<String>,
+    /// Prefix of all subjects.
+    #[arg(long, env = "VEJAS_SUBJECT_ROOT", default_value = SUBJECT_ROOT_DEFAULT)]
+    subject_root: String,
+    /// Address of the API. Beyond loopback it needs a token.
+    #[arg(long, env = "VEJAS_HTTP_ADDR", default_value = "127.0.0.1:8686")]
+    http_addr: String,
+    /// PEM certificate chain: serves the API over HTTPS.
+    #[arg(long, env = "VEJAS_HTTP_TLS_CERT", requires = "http_tls_key")]
+    http_tls_cert: Option<PathBuf>,
+    /// PEM private key for the API.
+    #[arg(long, env = "VEJAS_HTTP_TLS_KEY", requires = "http_tls_cert")]
+    http_tls_key: Option<PathBuf>,
+    /// Address of HttpIn units that name none.
+    #[arg(long, env = "VEJAS_INGRESS_ADDR", default_value = LISTEN_DEFAULT)]
+    ingress_addr: String,
+    /// Token that the API asks for.
+    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Token that may only read.
+    #[arg(long, env = "VEJAS_READ_TOKEN", hide_env_values = true)]
+    read_token: Option<String>,
+    /// Folder of secrets: `${secret:path/key}` is the file `path/key` in it.
+    #[arg(long, env = "VEJAS_SECRETS_DIR")]
+    secrets_dir: Option<PathBuf>,
+    /// Bytes of messages kept at most; when full, entrances answer 503.
+    #[arg(long, env = "VEJAS_MAX_BYTES", default_value = "8GiB", value_parser = bytes)]
+    max_bytes: u64,
+    /// Bytes of dead letters kept at most; when full, the failing units pause.
+    #[arg(long, env = "VEJAS_DLQ_MAX_BYTES", default_value = "1GiB", value_parser = bytes)]
+    dlq_max_bytes: u64,
+    /// How long acknowledged messages are kept.
+    #[arg(long, env = "VEJAS_RETENTION", default_value = "24h", value_parser = duration)]
+    retention: Duration,
+    /// How long a shutdown may take before the process ends anyway.
+    #[arg(long, env = "VEJAS_DRAIN", default_value = "25s", value_parser = duration)]
+    drain: Duration,
+    /// Refuse to start when any manifest has an error. Otherwise the sound ones run.
+    #[arg(long, env = "VEJAS_STRICT")]
+    strict: bool,
+    /// Log level, or a list such as `info,vejas=debug`.
+    #[arg(long = "log", env = "VEJAS_LOG", default_value = "info")]
+    log: String,
+    /// How log lines look: human on a terminal and JSON otherwise, unless told.
+    #[arg(long, env = "VEJAS_LOG_FORMAT", default_value = "auto", value_enum)]
+    log_format: Format,
+    /// Reserved for the cluster.
+    #[arg(long, env = "VEJAS_CLUSTER", hide = true)]
+    cluster: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Auto,
+    Human,
+    Json,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    ByteSize::parse(text).map(|size| size.0).map_err(|error| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    Span::parse(text).map(|span| span.0).map_err(|error| error.to_string())
+}
+
+pub fn run(args: Args) -> Result<(), start::Error> {
+    let format = match args.log_format {
+        Format::Auto => LogFormat::Auto,
+        Format::Human => LogFormat::Human,
+        Format::Json => LogFormat::Json,
+    };
+    telemetry::logs(&args.log, format)?;
+    let metrics = telemetry::metrics()?;
+    let config = config(args).map_err(start::Error::Settings)?;
+    start::run(config, metrics, Box::new(|handle| Box::pin(open_api(handle))))
+}
+
+fn config(args: Args) -> Result<Config, String> {
+    if args.cluster.is_some_and(|cluster| !matches!(cluster.as_str(), "" | "0" | "false")) {
+        return Err("VEJAS_CLUSTER is set, but this version has only the embedded bus; unset it to run one process".to_owned());
+    }
+    if !args.manifests.exists() {
+        return Err(format!(
+            "there is no {}: name the folder of manifests, or start one with `vejas new flow`",
+            args.manifests.display()
+        ));
+    }
+    let seed = uuid::Uuid::new_v4().as_u128();
+    let jitter = AtomicU64::new(seed as u64 | 1);
+    Ok(Config {
+        manifests: args.manifests,
+        data_dir: args.data_dir,
+        names: Names::new(&args.subject_root).map_err(|error| error.to_string())?,
+        instance: args.instance.unwrap_or_else(host_name),
+        api_addr: args.http_addr,
+        api_tls: args.http_tls_cert.zip(args.http_tls_key),
+        ingress_addr: args.ingress_addr,
+        token: args.token.filter(|token| !token.is_empty()),
+        read_token: args.read_token.filter(|token| !token.is_empty()),
+        secrets_dir: args.secrets_dir,
+        messages_bytes_max: args.max_bytes,
+        dead_letters_bytes_max: args.dlq_max_bytes,
+        retention: args.retention,
+        drain: args.drain,
+        strict: args.strict,
+        environment: Arc::new(environment),
+        jitter: Arc::new(move || next_random(&jitter)),
+        seed,
+    })
+}
+
+/// The one place where a manifest's `${env:NAME}` meets the environment.
+#[allow(clippy::disallowed_methods)]
+pub(super) fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014), as a number in `0.0..=1.0`. Good enough to spread retries.
+fn next_random(state: &AtomicU64) -> f64 {
+    const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut mixed = state.fetch_add(GAMMA, Ordering::Relaxed).wrapping_add(GAMMA);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
+}
+
+async fn open_api(handle: Handle) -> Result<Door, String> {
+    let tokens = api::Tokens::new(handle.config.token.as_deref(), handle.config.read_token.as_deref())
+        .map_err(|error| format!("API token: {error}"))?;
+    let loaded = api::Loaded::default();
+    let told = api::Told {
+        registry: Arc::clone(&handle.registry),
+        bus: Arc::clone(&handle.context.bus),
+        names: handle.context.names.clone(),
+        clock: Arc::clone(&handle.context.clock),
+        instance: Arc::clone(&handle.context.instance),
+        bus_kind: "embedded",
+        data_dir: Some(Arc::from(handle.config.data_dir.display().to_string())),
+        started: handle.started,
+        metrics: Some(handle.metrics.clone()),
+        stopping: handle.draining.clone(),
+        loaded: loaded.clone(),
+    };
+    let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });
+    let options = api::Options { address: handle.config.api_addr.clone(), tls, tokens };
+    let server = api::Server::bind(told, options).await.map_err(|error| error.to_string())?;
+    Ok(Door { task: tokio::spawn(server.run(handle.ended)), ready: Box::new(move || loaded.set()) })
+}

@@ -1,0 +1,290 @@
+//! `vejas status`: what a running process says about itself.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+use crate::api::view;
+
+/// Where a process listens that was told nothing.
+const SERVER_DEFAULT: &str = "http://127.0.0.1:8686";
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Longest reason shown in a table, in characters; JSON has all of it.
+const REASON_CHARS_MAX: usize = 60;
+
+/// Shows units, streams and warnings of a running process.
+#[derive(Debug, Parser)]
+pub struct Args {
+    /// The API to ask.
+    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
+    pub server: String,
+    /// The token to ask with; the read token will do.
+    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// A PEM file of certificate authorities to trust besides the system's.
+    #[arg(long)]
+    pub ca: Option<PathBuf>,
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{server} is no address of an API: it has to begin with http:// or https://")]
+    Server { server: String },
+    #[error("cannot read certificates from {}: {reason}", path.display())]
+    Certificates { path: PathBuf, reason: String },
+    #[error(
+        "nothing answers at {server}: {reason}\nIs `vejas run` running, and does VEJAS_SERVER (or --server) name its VEJAS_HTTP_ADDR?"
+    )]
+    Unreachable { server: String, reason: String },
+    #[error("{server} wants a token: set VEJAS_TOKEN or give --token")]
+    TokenMissing { server: String },
+    #[error("{server} does not take this token")]
+    TokenWrong { server: String },
+    #[error("{server} answered {status}: {detail}")]
+    Refused { server: String, status: u16, detail: String },
+    #[error("{server} is no Vejas API of this version: {reason}")]
+    Foreign { server: String, reason: String },
+    #[error("cannot write the answer: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+pub async fn run(args: Args) -> Result<(), Error> {
+    let status = fetch(&args).await?;
+    let text = match args.output {
+        Output::Table => table(&status),
+        Output::Json => {
+            let text = serde_json::to_string_pretty(&status).expect("strings and numbers are JSON");
+            format!("{text}\n")
+        }
+    };
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // `vejas status | head` is no error.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// Asks for the status of the process at `args.server`.
+pub async fn fetch(args: &Args) -> Result<view::Status, Error> {
+    let server = args.server.trim_end_matches('/').to_owned();
+    if !(server.starts_with("http://") || server.starts_with("https://")) {
+        return Err(Error::Server { server });
+    }
+    let client = client(args)?;
+    let mut request = client.get(format!("{server}/api/v1/status"));
+    if let Some(token) = &args.token {
+        request = request.bearer_auth(token);
+    }
+    let unreachable = |error: reqwest::Error| Error::Unreachable { server: server.clone(), reason: cause(&error) };
+    let answer = request.send().await.map_err(unreachable)?;
+    let status = answer.status();
+    let body = answer.bytes().await.map_err(unreachable)?;
+    if status.as_u16() == 401 {
+        return Err(match args.token {
+            None => Error::TokenMissing { server },
+            Some(_) => Error::TokenWrong { server },
+        });
+    }
+    if !status.is_success() {
+        let detail = serde_json::from_slice::<view::Problem>(&body).map_or_else(|_| String::new(), |p| p.detail);
+        return Err(Error::Refused { server, status: status.as_u16(), detail });
+    }
+    serde_json::from_slice(&body).map_err(|error| Error::Foreign { server, reason: error.to_string() })
+}
+
+fn client(args: &Args) -> Result<reqwest::Client, Error> {
+    // Fails when the process has a provider already, and then there is nothing to do.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(CONNECT_WAIT_MAX)
+        .timeout(ANSWER_WAIT_MAX)
+        .redirect(reqwest::redirect::Policy::none());
+    if let Some(path) = &args.ca {
+        let unreadable = |reason: String| Error::Certificates { path: path.clone(), reason };
+        let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        let certificates =
+            reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unreadable(cause(&error)))?;
+        builder = builder.tls_certs_merge(certificates);
+    }
+    builder.build().map_err(|error| Error::Unreachable { server: args.server.clone(), reason: cause(&error) })
+}
+
+/// The innermost error: that is the one a person can act on.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// The answer for people.
+pub fn table(status: &view::Status) -> String {
+    let mut text = format!(
+        "{} · vejas {} · up {} · bus {}{} · {}\n",
+        status.instance,
+        status.version,
+        duration(status.uptime_seconds),
+        status.bus,
+        status.data_dir.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default(),
+        if status.ready { "ready".to_owned() } else { format!("not ready: {}", status.not_ready.join("; ")) },
+    );
+    let head = ["UNIT", "STATE", "RECEIVED", "EMITTED", "DEAD", "LAG", "OLDEST", "REASON"];
+    let rows = status.units.iter().map(|unit| {
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let lag = unit.lag.map(|lag| (lag.pending + lag.in_flight + lag.redelivering).to_string());
+        [
+            unit.unit.clone(),
+            unit.state.clone(),
+            unit.received.to_string(),
+            unit.emitted.to_string(),
+            unit.dead.to_string(),
+            or_dash(lag),
+            or_dash(unit.lag.and_then(|lag| lag.oldest_seconds).map(duration)),
+            shorten(unit.reason.as_deref().unwrap_or("")),
+        ]
+    });
+    text.push('\n');
+    align(&mut text, head, rows, "llrrrrrl");
+    let head = ["STREAM", "MESSAGES", "FIRST", "LAST", "BYTES", "LIMIT", "USED"];
+    let rows = status.streams.iter().map(|stream| {
+        [
+            stream.name.clone(),
+            stream.messages.to_string(),
+            stream.first.to_string(),
+            stream.last.to_string(),
+            bytesize::ByteSize(stream.bytes).to_string(),
+            bytesize::ByteSize(stream.bytes_max).to_string(),
+            format!("{:.0} %", stream.used() * 100.0),
+        ]
+    });
+    text.push('\n');
+    align(&mut text, head, rows, "lrrrrrr");
+    if !status.warnings.is_empty() {
+        text.push('\n');
+    }
+    for warning in &status.warnings {
+        text.push_str("warning: ");
+        text.push_str(warning);
+        text.push('\n');
+    }
+    text
+}
+
+/// Columns as wide as their widest cell, left or right as `sides` says.
+fn align<const COLUMNS: usize>(
+    text: &mut String,
+    head: [&str; COLUMNS],
+    rows: impl Iterator<Item = [String; COLUMNS]>,
+    sides: &str,
+) {
+    let rows: Vec<[String; COLUMNS]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
+    for row in &rows {
+        let mut line = String::new();
+        for ((cell, width), side) in row.iter().zip(&widths).zip(sides.chars()) {
+            let padding = " ".repeat(width - cell.chars().count());
+            match side {
+                'r' => line.extend([padding.as_str(), cell, "  "]),
+                _ => line.extend([cell, padding.as_str(), "  "]),
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+}
+
+fn shorten(reason: &str) -> String {
+    let line = reason.lines().next().unwrap_or("");
+    if line.chars().count() <= REASON_CHARS_MAX {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(REASON_CHARS_MAX - 1).collect();
+    format!("{kept}…")
+}
+
+fn duration(seconds: f64) -> String {
+    if seconds < 1.0 {
+        return format!("{:.0}ms", seconds * 1_000.0);
+    }
+    humantime::format_duration(Duration::from_secs(seconds as u64)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> view::Status {
+        let unit = view::Unit {
+            unit: "flow/price-orders".to_owned(),
+            state: "paused".to_owned(),
+            reason: Some("x".repeat(100)),
+            digest: "abc".to_owned(),
+            declared: "orders.yaml:1".to_owned(),
+            received: 12_345,
+            emitted: 12_340,
+            dropped: 1,
+            retried: 2,
+            dead: 4,
+            refused: 0,
+            last_error: None,
+            lag: Some(view::Lag { pending: 5, in_flight: 2, redelivering: 0, oldest_seconds: Some(61.5) }),
+        };
+        let entrance = view::Unit {
+            unit: "http-in/orders".to_owned(),
+            state: "running".to_owned(),
+            reason: None,
+            lag: None,
+            ..unit.clone()
+        };
+        let stream =
+            view::Stream { name: "VEJAS".to_owned(), bytes: 512, bytes_max: 1_024, messages: 3, first: 7, last: 9 };
+        view::Status {
+            instance: "alpha".to_owned(),
+            version: "0.1.0".to_owned(),
+            uptime_seconds: 3_661.0,
+            ready: false,
+            not_ready: vec!["flow/x is starting".to_owned()],
+            bus: "embedded".to_owned(),
+            data_dir: Some(".vejas".to_owned()),
+            streams: vec![stream],
+            units: vec![unit, entrance],
+            warnings: vec!["look here".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_table_lines_up_and_names_lag_use_and_warnings() {
+        let text = table(&status());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting");
+        assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  DEAD  LAG  OLDEST  REASON");
+        assert_eq!(
+            lines[3],
+            format!("flow/price-orders  paused      12345    12340     4    7   1m 1s  {}…", "x".repeat(59))
+        );
+        assert_eq!(lines[4], "http-in/orders     running     12345    12340     4    -       -");
+        assert!(lines[7].starts_with("VEJAS") && lines[7].ends_with("50 %"), "{}", lines[7]);
+        assert_eq!(lines.last(), Some(&"warning: look here"));
+    }
+
+    #[tokio::test]
+    async fn when_nothing_listens_the_error_says_what_to_look_at() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let args = Args { server: format!("http://{free}"), token: None, ca: None, output: Output::Table };
+        let text = fetch(&args).await.unwrap_err().to_string();
+        assert!(text.contains("Is `vejas run` running") && text.contains("VEJAS_SERVER"), "{text}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Files that grow line by line.
+
+pub mod path;
+pub mod sink;
+mod writer;

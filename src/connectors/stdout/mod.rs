@@ -1,0 +1,3 @@
+//! The standard output.
+
+pub mod sink;

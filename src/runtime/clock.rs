@@ -1,0 +1,35 @@
+//! The clocks of this machine.
+
+use std::time::Duration;
+
+use crate::ports::clock::Clock;
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        Timestamp(now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec))
+    }
+
+    fn monotonic(&self) -> Duration {
+        // Counts while the machine is suspended, which `Instant` does not.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wall_clock_is_in_nanoseconds_and_the_other_does_not_go_back() {
+        let clock = SystemClock;
+        assert!(clock.now() > Timestamp::parse("2024-01-01T00:00:00Z").unwrap());
+        let before = clock.monotonic();
+        assert!(clock.monotonic() >= before);
+    }
+}

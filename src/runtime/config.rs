@@ -1,0 +1,65 @@
+//! The settings of one process, as values. Where they come from is the command line's business.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::settings::Environment;
+use super::sink_worker::Jitter;
+use crate::id::Names;
+
+/// Room kept free below the dead-letter stream's message limit, so that a dead letter of the largest message fits.
+pub const DEAD_LETTER_HEADROOM_BYTES: usize = 64 << 10;
+/// How long an `Idempotency-Key` and other transport ids are remembered.
+pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// Largest message the embedded bus takes.
+pub const MESSAGE_BYTES_MAX: usize = 66 << 20;
+
+#[derive(Clone)]
+pub struct Config {
+    /// Where the manifests are.
+    pub manifests: PathBuf,
+    pub data_dir: PathBuf,
+    pub names: Names,
+    pub instance: String,
+    pub api_addr: String,
+    pub api_tls: Option<(PathBuf, PathBuf)>,
+    /// Where entrances listen that do not say.
+    pub ingress_addr: String,
+    /// Token for everything, and one for reading only.
+    pub token: Option<String>,
+    pub read_token: Option<String>,
+    pub secrets_dir: Option<PathBuf>,
+    /// Byte limit of the message stream.
+    pub messages_bytes_max: u64,
+    /// Byte limit of the dead-letter stream.
+    pub dead_letters_bytes_max: u64,
+    /// How long acknowledged messages are kept, for replays.
+    pub retention: Duration,
+    /// How long a shutdown may take.
+    pub drain: Duration,
+    /// Refuse to start when any manifest has an error.
+    pub strict: bool,
+    /// Looks up what `${env:NAME}` stands for.
+    pub environment: Environment,
+    /// Random numbers in `0.0..=1.0`.
+    pub jitter: Jitter,
+    /// Random; tells the ids made by this process from those of any other.
+    pub seed: u128,
+}
+
+impl Config {
+    /// What relative paths in settings (`${file:…}`, `ca`) start from: the folder of the manifests.
+    pub fn settings_base(&self) -> PathBuf {
+        if self.manifests.is_dir() {
+            return self.manifests.clone();
+        }
+        self.manifests.parent().map(PathBuf::from).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("manifests", &self.manifests).field("data_dir", &self.data_dir).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,521 @@
+//! The loop itself. What it decides and why is said in the module head above.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::task::JoinSet;
+
+use super::failures::Failures;
+use super::hand::{Choice, Hand, Held};
+use super::settler::{BACKOFF, Item, Settler};
+use super::{
+    DEFERRED, DEFERRED_MAX, HAND_BYTES_MAX, LETTERS_MAX, PROBE_PULL_WAIT, PULL_WAIT, SinkUnit, hand_messages_max,
+};
+use crate::flow::backoff::Backoff;
+use crate::flow::breaker::{Breaker, Passing, RETRY_AFTER_MAX};
+use crate::flow::dead_letter::{Death, dead_letter};
+use crate::flow::failure::Failure;
+use crate::flow::ordering::{Lanes, Offered};
+use crate::ports::bus::{self, Delivery};
+use crate::ports::sink::{Delivered, Delivering};
+use crate::unit::context::Context;
+use crate::unit::status::State;
+
+/// A call of the sink that ended.
+struct Landed {
+    call: u64,
+    probe: bool,
+    sequences: Vec<u64>,
+    outcomes: Vec<Delivered>,
+    began: Duration,
+}
+
+struct Pull {
+    for_probe: bool,
+    answer: BoxFuture<'static, Result<Vec<Delivery>, bus::Error>>,
+}
+
+/// With keys, after a start: nothing goes before what was delivered in an earlier life has come back.
+struct Returning {
+    delivered: u64,
+    missing: usize,
+    seen: BTreeSet<u64>,
+    until: Duration,
+}
+
+pub(super) struct Worker {
+    context: Context,
+    spec: SinkUnit,
+    delivering: Delivering,
+    hand_max: usize,
+    backoff: Backoff,
+    letters: Arc<str>,
+    hand: Hand,
+    breaker: Breaker,
+    failures: Failures,
+    flights: JoinSet<Landed>,
+    acks: Settler,
+    deaths: Settler,
+    pull: Option<Pull>,
+    pull_failures: u32,
+    pull_trouble: Option<bus::Error>,
+    pull_at: Duration,
+    /// A fresh message for this probe was asked for already.
+    probe_pulled: bool,
+    put_offs: FuturesUnordered<BoxFuture<'static, Result<(), bus::Error>>>,
+    progress: Option<BoxFuture<'static, Result<(), bus::Error>>>,
+    progress_at: Duration,
+    returning: Option<Returning>,
+    /// When a stopping worker gives up waiting.
+    stop_at: Option<Duration>,
+    last_failure: Option<Failure>,
+    shown: Option<(State, Option<String>)>,
+}
+
+impl Worker {
+    pub fn new(context: Context, spec: SinkUnit) -> Self {
+        let delivering = spec.sink.delivering();
+        let ordered = spec.order_by.is_some();
+        Worker {
+            hand_max: hand_messages_max(&delivering, ordered),
+            backoff: Backoff::from(&spec.retry.backoff),
+            letters: Arc::from(context.names.dead_letters()),
+            hand: Hand::new(ordered.then(|| Lanes::new(DEFERRED_MAX))),
+            breaker: Breaker::new(spec.breaker),
+            failures: Failures::default(),
+            flights: JoinSet::new(),
+            acks: Settler::new(usize::MAX),
+            deaths: Settler::new(LETTERS_MAX),
+            pull: None,
+            pull_failures: 0,
+            pull_trouble: None,
+            pull_at: Duration::ZERO,
+            probe_pulled: false,
+            put_offs: FuturesUnordered::new(),
+            progress: None,
+            progress_at: Duration::ZERO,
+            returning: None,
+            stop_at: None,
+            last_failure: None,
+            shown: None,
+            delivering,
+            context,
+            spec,
+        }
+    }
+
+    pub async fn work(mut self) -> Result<(), bus::Error> {
+        self.await_returning().await?;
+        let stopping = self.context.stopping.clone();
+        loop {
+            let now = self.now();
+            self.advance(now);
+            self.show();
+            if self.stop_at.is_some_and(|stop_at| now >= stop_at || self.is_drained(now)) {
+                return Ok(());
+            }
+            let wake = self.wake(now).saturating_sub(now);
+            tokio::select! {
+                () = stopping.cancelled(), if self.stop_at.is_none() => {
+                    self.stop_at = Some(self.now() + self.spec.drain_max);
+                    self.pull = None;
+                }
+                Some(landed) = self.flights.join_next() => {
+                    // A call never panics: what its sink does wrong is caught inside.
+                    self.landed(landed.expect("a call ends by itself"));
+                }
+                answer = self.acks.answer() => self.acknowledged(answer)?,
+                answer = self.deaths.answer() => self.buried(answer)?,
+                (for_probe, answer) = pulled(&mut self.pull) => self.pulled(for_probe, answer)?,
+                Some(answer) = self.put_offs.next() => check(answer)?,
+                answer = answered(&mut self.progress) => check(answer)?,
+                () = tokio::time::sleep(wake) => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.context.clock.monotonic()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.spec.order_by.is_some()
+    }
+
+    async fn await_returning(&mut self) -> Result<(), bus::Error> {
+        let mut failures = 0;
+        while self.is_ordered() && !self.context.stopping.is_cancelled() {
+            match self.context.bus.durable(&self.spec.durable).await {
+                Ok(info) => {
+                    let missing = info.in_flight + info.redelivering;
+                    let until = self.now() + self.spec.ack_wait * 3 + DEFERRED * 2;
+                    let seen = BTreeSet::new();
+                    self.returning = Some(Returning { delivered: info.delivered, missing, seen, until });
+                    break;
+                }
+                Err(error) if error.is_retryable() => {
+                    failures += 1;
+                    tokio::time::sleep(BACKOFF.delay(failures, (self.spec.jitter)())).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins everything that may begin now.
+    fn advance(&mut self, now: Duration) {
+        let bus = Arc::clone(&self.context.bus);
+        self.acks.start(&*bus, &self.spec.durable, &self.letters, now);
+        self.deaths.start(&*bus, &self.spec.durable, &self.letters, now);
+        if now >= self.progress_at && self.progress.is_none() {
+            self.progress_at = now + self.spec.ack_wait / 3;
+            let sequences = self.hand.sequences();
+            if !sequences.is_empty() {
+                self.progress = Some(bus.in_progress(&self.spec.durable, &sequences));
+            }
+        }
+        if self.stop_at.is_some() {
+            return;
+        }
+        if self.returning.as_ref().is_some_and(|r| r.seen.len() >= r.missing || now >= r.until) {
+            self.returning = None;
+        }
+        match self.breaker.passing(now) {
+            Passing::All => {
+                while self.flights.len() < self.delivering.concurrency
+                    && let Choice::Send(sequences) = self.choose(now)
+                {
+                    self.send(sequences, false, now);
+                }
+                self.pull_more(now);
+            }
+            Passing::OneProbe => self.probe(now),
+            Passing::NothingUntil(_) | Passing::Probing => {}
+        }
+    }
+
+    fn choose(&self, now: Duration) -> Choice {
+        match self.returning {
+            Some(_) => Choice::Nothing,
+            None => self.hand.choose(now, &self.delivering, self.spec.retry.max_attempts),
+        }
+    }
+
+    fn may_pull(&self, now: Duration) -> bool {
+        let settling = self.acks.trouble.is_none() && self.deaths.trouble.is_none();
+        self.pull.is_none() && settling && now >= self.pull_at && self.put_offs.len() < DEFERRED_MAX
+    }
+
+    fn pull_more(&mut self, now: Duration) {
+        let mut room = self.hand_max.saturating_sub(self.hand.len());
+        if room == 0 && self.returning.is_some() {
+            self.shed();
+            room = self.hand_max.saturating_sub(self.hand.len());
+        }
+        // Not one by one behind a full hand: each pull costs a turn.
+        if room >= self.hand_max.div_ceil(4) && self.hand.bytes() < HAND_BYTES_MAX && self.may_pull(now) {
+            self.pull(room, PULL_WAIT, false);
+        }
+    }
+
+    fn pull(&mut self, messages_max: usize, wait: Duration, for_probe: bool) {
+        let bytes_max = HAND_BYTES_MAX.saturating_sub(self.hand.bytes()).max(1);
+        let answer = self.context.bus.pull(&self.spec.durable, messages_max, bytes_max, wait);
+        self.pull = Some(Pull { for_probe, answer });
+    }
+
+    /// The receiver may be asked again: with a message it has not failed on, if there is one.
+    fn probe(&mut self, now: Duration) {
+        if self.returning.is_some() {
+            return self.pull_more(now);
+        }
+        let candidate = self.hand.probe();
+        let fresh = candidate.is_some_and(|sequence| self.hand.get(sequence).tried == 0);
+        if !fresh && !self.probe_pulled && self.may_pull(now) {
+            if self.hand.len() >= self.hand_max {
+                self.shed();
+            }
+            let room = self.hand_max.saturating_sub(self.hand.len());
+            if room > 0 {
+                // With keys the first may belong to a stuck one; a few more may not.
+                let messages_max = if self.is_ordered() { room } else { 1 };
+                let wait = if candidate.is_some() { PROBE_PULL_WAIT } else { PULL_WAIT };
+                return self.pull(messages_max, wait, true);
+            }
+        }
+        // A pull from before that still waits says that there is nothing fresh.
+        let awaited = self.pull.as_ref().is_some_and(|pull| pull.for_probe);
+        if let Some(sequence) = candidate
+            && (fresh || !awaited)
+        {
+            self.breaker.probe(now);
+            self.send(vec![sequence], true, now);
+        }
+    }
+
+    /// Gives a quarter of the hand back to the bus, to come again after what is kept.
+    fn shed(&mut self) {
+        for sequence in self.hand.shed(self.hand_max.div_ceil(4)) {
+            self.put_off(sequence, DEFERRED);
+        }
+    }
+
+    fn put_off(&mut self, sequence: u64, delay: Duration) {
+        self.put_offs.push(self.context.bus.put_off(&self.spec.durable, sequence, delay));
+    }
+
+    fn send(&mut self, sequences: Vec<u64>, probe: bool, now: Duration) {
+        let call = self.failures.call();
+        let messages: Vec<_> = sequences.iter().map(|sequence| self.hand.start(*sequence, call)).collect();
+        let sink = Arc::clone(&self.spec.sink);
+        self.flights.spawn(async move {
+            let delivered = AssertUnwindSafe(sink.deliver(&messages)).catch_unwind().await;
+            let outcomes = delivered.ok().filter(|outcomes| outcomes.len() == messages.len()).unwrap_or_else(|| {
+                let failure = Failure::new("sink-fault", "the sink broke off or did not account for every message");
+                vec![Delivered::Transient { failure, retry_after: None }; messages.len()]
+            });
+            Landed { call, probe, sequences, outcomes, began: now }
+        });
+    }
+
+    fn landed(&mut self, landed: Landed) {
+        let now = self.now();
+        let unit = self.spec.id.to_string();
+        metrics::histogram!("vejas_sink_delivery_seconds", "unit" => unit)
+            .record(now.saturating_sub(landed.began).as_secs_f64());
+        let asked = landed.outcomes.iter().filter_map(|outcome| match outcome {
+            Delivered::Transient { retry_after, .. } => *retry_after,
+            _ => None,
+        });
+        if landed.outcomes.iter().any(|outcome| !matches!(outcome, Delivered::Transient { .. })) {
+            self.failures.answered(landed.call);
+            self.breaker.succeeded(landed.probe);
+        } else {
+            self.breaker.failed(now, landed.probe, asked.max());
+            self.probe_pulled = false;
+        }
+        let alone = landed.sequences.len() == 1;
+        for (sequence, outcome) in landed.sequences.into_iter().zip(landed.outcomes) {
+            match outcome {
+                Delivered::Done => {
+                    self.failures.forget(sequence);
+                    self.acks.push(Item { sequence, letter: None });
+                }
+                Delivered::Permanent(failure) => {
+                    self.note(&failure);
+                    self.die(sequence, &failure);
+                }
+                Delivered::Transient { failure, retry_after } => {
+                    self.note(&failure);
+                    let fails_alone = self.failures.failed(sequence) && alone && !landed.probe;
+                    let used_up = self.hand.get(sequence).attempt() >= self.spec.retry.max_attempts;
+                    if fails_alone && used_up {
+                        self.die(sequence, &failure);
+                    } else {
+                        self.try_again(sequence, landed.probe, retry_after, now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_again(&mut self, sequence: u64, probe: bool, retry_after: Option<Duration>, now: Duration) {
+        self.spec.unit.retried(1);
+        let attempt = self.hand.get(sequence).attempt();
+        if !probe {
+            self.hand.count(sequence);
+        }
+        let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        let delay = self.backoff.delay(attempt, (self.spec.jitter)()).max(asked);
+        if !self.breaker.is_closed() {
+            self.hand.back(sequence, now);
+        } else if self.is_ordered() || self.stop_at.is_some() {
+            self.hand.back(sequence, now + delay);
+        } else {
+            self.hand.drop(sequence);
+            self.put_off(sequence, delay);
+        }
+    }
+
+    fn note(&mut self, failure: &Failure) {
+        self.spec.unit.set_error(&failure.code, &failure.message, self.context.clock.now());
+        self.last_failure = Some(failure.clone());
+    }
+
+    /// The message becomes a dead letter. It stays in hand until that is stored.
+    fn die(&mut self, sequence: u64, failure: &Failure) {
+        self.failures.forget(sequence);
+        let held = self.hand.get(sequence);
+        let death = Death {
+            unit: &self.spec.id,
+            digest: &self.spec.digest,
+            attempts: held.attempt(),
+            failure,
+            last: self.context.clock.now(),
+        };
+        let letter = dead_letter(&self.context.names, &held.message, &death);
+        self.deaths.push(Item { sequence, letter: Some(letter) });
+    }
+
+    fn pulled(&mut self, for_probe: bool, answer: Result<Vec<Delivery>, bus::Error>) -> Result<(), bus::Error> {
+        self.probe_pulled |= for_probe;
+        let now = self.now();
+        match answer {
+            Ok(deliveries) => {
+                self.pull_failures = 0;
+                self.pull_trouble = None;
+                deliveries.into_iter().for_each(|delivery| self.take(delivery, now));
+                Ok(())
+            }
+            Err(error) if error.is_retryable() => {
+                self.pull_failures = self.pull_failures.saturating_add(1);
+                self.pull_at = now + BACKOFF.delay(self.pull_failures, (self.spec.jitter)());
+                self.pull_trouble = Some(error);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn take(&mut self, delivery: Delivery, now: Duration) {
+        let Delivery { message, attempt, .. } = delivery;
+        let sequence = message.sequence;
+        if let Some(returning) = &mut self.returning
+            && sequence <= returning.delivered
+        {
+            returning.seen.insert(sequence);
+        }
+        // Its ack wait ran out while it was in hand: the work that goes on counts.
+        if self.hand.holds(sequence) {
+            return;
+        }
+        let key = self.spec.order_by.as_ref().map(|order_by| order_by(&message)).transpose();
+        let base = if self.is_ordered() { 1 } else { attempt };
+        let held = Held { message, base, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: now };
+        match key {
+            Ok(key) => {
+                if self.hand.take(key.as_deref(), held) == Offered::Deferred {
+                    self.put_off(sequence, DEFERRED);
+                }
+            }
+            Err(failure) => {
+                self.note(&failure);
+                self.hand.keep(held);
+                self.die(sequence, &failure);
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, answer: Result<Vec<bus::PubAck>, bus::Error>) -> Result<(), bus::Error> {
+        if let Err(error) = &answer
+            && !error.is_retryable()
+        {
+            return Err(error.clone());
+        }
+        let (now, jitter) = (self.now(), (self.spec.jitter)());
+        let settled = self.acks.answered(answer, now, jitter);
+        self.spec.unit.received(settled.len() as u64);
+        self.spec.unit.emitted(settled.len() as u64);
+        settled.iter().for_each(|item| self.hand.drop(item.sequence));
+        Ok(())
+    }
+
+    fn buried(&mut self, answer: Result<Vec<bus::PubAck>, bus::Error>) -> Result<(), bus::Error> {
+        match &answer {
+            // Waits, visibly, for a person to make room.
+            Err(error) if error.is_retryable() || matches!(error, bus::Error::TooLarge { .. }) => {}
+            Err(error) => return Err(error.clone()),
+            Ok(_) => {}
+        }
+        let (now, jitter) = (self.now(), (self.spec.jitter)());
+        let settled = self.deaths.answered(answer, now, jitter);
+        self.spec.unit.received(settled.len() as u64);
+        self.spec.unit.dead(settled.len() as u64);
+        settled.iter().for_each(|item| self.hand.drop(item.sequence));
+        Ok(())
+    }
+
+    /// Whether all is done that a stopping worker waits for.
+    fn is_drained(&self, now: Duration) -> bool {
+        let stuck = self.deaths.is_waiting(now) || self.deaths.is_idle();
+        self.flights.is_empty() && self.acks.is_idle() && stuck && self.put_offs.is_empty()
+    }
+
+    /// The next moment at which something may begin by time alone.
+    fn wake(&self, now: Duration) -> Duration {
+        let mut wake = self.progress_at;
+        wake = self.stop_at.map_or(wake, |at| wake.min(at));
+        for at in [self.acks.retry_at, self.deaths.retry_at, self.pull_at] {
+            wake = if at > now { wake.min(at) } else { wake };
+        }
+        if let Some(returning) = &self.returning {
+            wake = wake.min(returning.until);
+        }
+        match self.breaker.passing(now) {
+            Passing::NothingUntil(until) => wake = wake.min(until),
+            Passing::All if self.flights.len() < self.delivering.concurrency && self.stop_at.is_none() => {
+                if let Choice::At(at) = self.choose(now) {
+                    wake = wake.min(at);
+                }
+            }
+            _ => {}
+        }
+        wake
+    }
+
+    fn show(&mut self) {
+        let broken = !self.breaker.is_closed();
+        let (state, reason) = if self.stop_at.is_some() {
+            (State::Stopping, None)
+        } else if let Some(error) = &self.deaths.trouble {
+            let full = matches!(error, bus::Error::Full { .. });
+            let what = if full { "dead letters full" } else { "dead letters cannot be stored" };
+            (State::Paused, Some(format!("{what}: {error}")))
+        } else if let Some(error) = self.acks.trouble.as_ref().or(self.pull_trouble.as_ref()) {
+            (State::Paused, Some(format!("bus: {error}")))
+        } else if broken {
+            let last = self.last_failure.as_ref().map_or("", |failure| failure.message.as_str());
+            (State::Paused, Some(format!("breaker open: {last}")))
+        } else {
+            (State::Running, None)
+        };
+        let shown = Some((state, reason));
+        if self.shown != shown {
+            let gauge = metrics::gauge!("vejas_sink_breaker_open", "unit" => self.spec.id.to_string());
+            gauge.set(if broken { 1.0 } else { 0.0 });
+            if let Some((state, reason)) = &shown {
+                tracing::info!(unit = %self.spec.id, ?state, reason = reason.as_deref(), "sink state");
+                self.spec.unit.set_state(*state, reason.clone());
+            }
+            self.shown = shown;
+        }
+    }
+}
+
+/// A call whose failure heals itself: what was not put off or prolonged comes again when its ack wait is over.
+fn check(answer: Result<(), bus::Error>) -> Result<(), bus::Error> {
+    match answer {
+        Err(error) if !error.is_retryable() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+async fn answered<T>(call: &mut Option<BoxFuture<'static, T>>) -> T {
+    let Some(waiting) = call else { return std::future::pending().await };
+    let answer = waiting.await;
+    *call = None;
+    answer
+}
+
+async fn pulled(pull: &mut Option<Pull>) -> (bool, Result<Vec<Delivery>, bus::Error>) {
+    let Some(waiting) = pull else { return std::future::pending().await };
+    let answer = (&mut waiting.answer).await;
+    let for_probe = waiting.for_probe;
+    *pull = None;
+    (for_probe, answer)
+}

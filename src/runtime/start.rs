@@ -1,0 +1,193 @@
+//! What happens at start, in order, and at the end.
+//!
+//! 1. The manifests are read and checked; what has an error is left out, or nothing starts (`strict`).
+//! 2. The bus is opened, streams and buckets are made, then *all durables*: no message may enter before every reader
+//!    that starts at the end has its place.
+//! 3. The API answers (not ready), sinks and flows run, then sources, then the entrances open, then the process is ready.
+//!
+//! The end is the reverse: not ready, entrances and sources stop, flows and sinks finish what is in hand, the bus closes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::clock::SystemClock;
+use super::config::Config;
+use super::units::{self, Running, Units};
+use super::{load, shutdown, streams, telemetry, trim};
+use crate::bus::embedded::{Embedded, OpenError, Options};
+use crate::ports::bus::Bus;
+use crate::ports::clock::SharedClock;
+use crate::ports::store::Store;
+use crate::unit::context::Context;
+use crate::unit::status::Registry;
+
+/// How long a front door may take to close.
+const DOOR_CLOSES_MAX: Duration = Duration::from_secs(3);
+/// How often histograms are folded, so that they stay small.
+const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
+
+/// Why a process did not start, or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Settings(String),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
+    #[error(transparent)]
+    Load(#[from] load::Error),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("bus: {0}")]
+    Bus(#[from] crate::ports::bus::Error),
+    #[error(transparent)]
+    Units(#[from] units::Error),
+    #[error("cannot start: {0}")]
+    Io(#[from] std::io::Error),
+    /// A unit or the bus cannot go on; a restart is the way out.
+    #[error("stopped: {0}")]
+    Failed(String),
+    /// Told twice to stop.
+    #[error("ended at once on a second signal; what was in hand comes again at the next start")]
+    EndedAtOnce,
+}
+
+/// What the front doors read.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pub context: Context,
+    pub config: Arc<Config>,
+    pub registry: Arc<Registry>,
+    pub metrics: PrometheusHandle,
+    /// When the process started, by the monotonic clock.
+    pub started: Duration,
+    /// Cancelled when the process is told to stop.
+    pub draining: CancellationToken,
+    /// Cancelled when the doors have to close.
+    pub ended: CancellationToken,
+}
+
+/// A front door that is open.
+pub struct Door {
+    pub task: JoinHandle<()>,
+    /// Told once every unit is up.
+    pub ready: Box<dyn FnOnce() + Send>,
+}
+
+/// Opens a front door. It is the first to open and the last to close. The error is for people.
+pub type FrontDoor = Box<dyn FnOnce(Handle) -> BoxFuture<'static, Result<Door, String>> + Send>;
+
+/// Runs until told to stop. Blocks the calling thread.
+pub fn run(config: Config, metrics: PrometheusHandle, front_door: FrontDoor) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("vejas").build()?;
+    let result = runtime.block_on(serve(config, metrics, front_door));
+    // What still runs is past its deadline.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    result
+}
+
+async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor) -> Result<(), Error> {
+    let mut signals = shutdown::Signals::listen()?;
+    let config = Arc::new(config);
+    let clock: SharedClock = Arc::new(SystemClock);
+    let started = clock.monotonic();
+    let loaded = load::load(&config).await?;
+    let opening = Options::new(&config.data_dir, Arc::clone(&clock));
+    let embedded = tokio::task::spawn_blocking(move || Embedded::open(opening))
+        .await
+        .map_err(|error| Error::Failed(error.to_string()))??;
+    let bus: Arc<dyn Bus> = Arc::clone(&embedded) as _;
+    let store: Arc<dyn Store> = Arc::clone(&embedded) as _;
+    streams::ensure(&*bus, &*store, &config).await?;
+
+    let (entrances, workers, ended) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let context = Context {
+        bus,
+        store,
+        names: config.names.clone(),
+        clock,
+        instance: Arc::from(config.instance.as_str()),
+        stopping: workers.clone(),
+    };
+    let registry = Arc::new(Registry::default());
+    let handle = Handle {
+        context: context.clone(),
+        config: Arc::clone(&config),
+        registry: Arc::clone(&registry),
+        metrics: metrics.clone(),
+        started,
+        draining: entrances.clone(),
+        ended: ended.clone(),
+    };
+    let door = front_door(handle).await.map_err(Error::Settings)?;
+    let mut side = JoinSet::new();
+    side.spawn(trim::run(context.clone(), config.retention));
+    side.spawn(upkeep(metrics, workers.clone()));
+
+    let units = Units::build(&loaded, &context, &config, &registry, &entrances).await?;
+    drop(loaded);
+    let mut running = units.start();
+    (door.ready)();
+    tracing::info!(units = registry.all().len(), data = %config.data_dir.display(), "ready");
+
+    let failed = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping");
+            None
+        }
+        reason = embedded.stopped() => Some(reason),
+        reason = running.failed() => Some(reason),
+    };
+    if let Some(reason) = &failed {
+        tracing::error!("cannot go on: {reason}");
+    }
+    let drained = tokio::select! {
+        drained = drain(&mut running, &entrances, &workers, config.drain, failed.is_none()) => drained,
+        _ = signals.another() => return Err(Error::EndedAtOnce),
+    };
+    if !drained {
+        tracing::warn!("the deadline passed before everything in hand was finished; it comes again at the next start");
+    }
+    ended.cancel();
+    // A client that holds a connection open does not hold up the end.
+    let _ = tokio::time::timeout(DOOR_CLOSES_MAX, door.task).await;
+    side.shutdown().await;
+    let _ = tokio::task::spawn_blocking(move || embedded.close()).await;
+    match failed {
+        None => Ok(()),
+        Some(reason) => Err(Error::Failed(reason)),
+    }
+}
+
+/// Entrances and sources first, then flows and sinks. Answers whether all of them ended before the deadline.
+async fn drain(
+    running: &mut Running,
+    entrances: &CancellationToken,
+    workers: &CancellationToken,
+    deadline: Duration,
+    orderly: bool,
+) -> bool {
+    let all = async {
+        entrances.cancel();
+        running.entrances_ended().await;
+        workers.cancel();
+        running.workers_ended().await;
+    };
+    // When something failed there is nothing to wait for: the bus takes no more.
+    let deadline = if orderly { deadline } else { Duration::from_secs(1) };
+    tokio::time::timeout(deadline, all).await.is_ok()
+}
+
+async fn upkeep(metrics: PrometheusHandle, stopping: CancellationToken) {
+    let mut turns = tokio::time::interval(UPKEEP_PERIOD);
+    loop {
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            _ = turns.tick() => metrics.run_upkeep(),
+        }
+    }
+}

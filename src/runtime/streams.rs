@@ -1,0 +1,34 @@
+//! The streams and buckets an installation has, and their limits.
+
+use super::config::{Config, DEAD_LETTER_HEADROOM_BYTES, DUPLICATE_WINDOW, MESSAGE_BYTES_MAX};
+use crate::id::Names;
+use crate::ports::bus::{Bus, Error, StreamConfig, StreamInfo};
+use crate::ports::store::Store;
+
+/// Makes or checks everything units need before they start.
+pub async fn ensure(bus: &dyn Bus, store: &dyn Store, config: &Config) -> Result<(), Error> {
+    let names = &config.names;
+    ensure_messages(bus, names, config.messages_bytes_max).await?;
+    bus.ensure_stream(StreamConfig {
+        name: names.dead_letters(),
+        subjects: names.dead_letter_subjects(),
+        bytes_max: config.dead_letters_bytes_max,
+        message_bytes_max: MESSAGE_BYTES_MAX + DEAD_LETTER_HEADROOM_BYTES,
+        duplicate_window: DUPLICATE_WINDOW,
+    })
+    .await?;
+    store.ensure_bucket(&names.dedupe_bucket(), None).await?;
+    store.ensure_bucket(&names.offsets_bucket(), None).await
+}
+
+/// The stream of messages on their way.
+pub async fn ensure_messages(bus: &dyn Bus, names: &Names, bytes_max: u64) -> Result<StreamInfo, Error> {
+    bus.ensure_stream(StreamConfig {
+        name: names.messages(),
+        subjects: names.message_subjects(),
+        bytes_max,
+        message_bytes_max: MESSAGE_BYTES_MAX,
+        duplicate_window: DUPLICATE_WINDOW,
+    })
+    .await
+}

@@ -1,0 +1,58 @@
+//! Logs and metrics of the process: set up once, before anything else.
+
+use std::io::IsTerminal;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// Human on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    Human,
+    Json,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("log filter {filter:?}: {source}")]
+    Filter { filter: String, source: tracing_subscriber::filter::ParseError },
+    #[error("logs are set up already")]
+    Logs(#[source] tracing_subscriber::util::TryInitError),
+    #[error("metrics: {0}")]
+    Metrics(#[source] metrics_exporter_prometheus::BuildError),
+}
+
+/// Logs go to the standard error. `filter` is a level or a list such as `info,vejas=debug`.
+pub fn logs(filter: &str, format: LogFormat) -> Result<(), Error> {
+    let parsed = EnvFilter::try_new(filter).map_err(|source| Error::Filter { filter: filter.to_owned(), source })?;
+    let terminal = std::io::stderr().is_terminal();
+    let json = format == LogFormat::Json || (format == LogFormat::Auto && !terminal);
+    let registry = tracing_subscriber::registry().with(parsed);
+    let done = if json {
+        let layer = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr);
+        registry.with(layer).try_init()
+    } else {
+        let layer =
+            tracing_subscriber::fmt::layer().with_target(false).with_ansi(terminal).with_writer(std::io::stderr);
+        registry.with(layer).try_init()
+    };
+    done.map_err(Error::Logs)
+}
+
+/// Seconds; from a fast fsync to a slow receiver.
+const LATENCY_BUCKETS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// Makes the recorder of this process. The handle renders what `/metrics` answers.
+pub fn metrics() -> Result<PrometheusHandle, Error> {
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), LATENCY_BUCKETS)
+        .map_err(Error::Metrics)?
+        .install_recorder()
+        .map_err(Error::Metrics)
+}

@@ -1,0 +1,5 @@
+//! What a running unit is handed ([`context`]) and what it tells about itself ([`status`]). Shared by connectors, which
+//! do the work, and the runtime, which starts and stops them.
+
+pub mod context;
+pub mod status;

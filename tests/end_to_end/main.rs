@@ -1,0 +1,9 @@
+//! The real binary, real HTTP, a real data folder.
+
+#![allow(clippy::disallowed_methods)]
+
+mod crash;
+mod main_job;
+mod shutdown;
+#[path = "../support/mod.rs"]
+mod support;

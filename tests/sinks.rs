@@ -1,0 +1,552 @@
+//! Sinks from end to end: the embedded bus, the worker, the HTTP connector and a real receiver that fails on demand.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::response::Response;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use vejas::bus::embedded::{Embedded, Options};
+use vejas::connectors::http::sink::HttpSink;
+use vejas::connectors::secret::Secret;
+use vejas::flow::breaker;
+use vejas::flow::dead_letter;
+use vejas::flow::failure::Failure;
+use vejas::flow::message::{Headers, Outgoing, Stored};
+use vejas::id::{Names, UnitId, UnitKind};
+use vejas::manifest::connector::http::Http;
+use vejas::manifest::flow::Retry;
+use vejas::manifest::value::Setting;
+use vejas::ports::bus::{Bus, Durable, DurableConfig, Start, StreamConfig};
+use vejas::ports::clock::{Clock, SharedClock};
+use vejas::ports::store::Store;
+use vejas::unit::context::Context;
+use vejas::runtime::sink_worker::{self, OrderBy, SinkUnit};
+use vejas::unit::status::{Registry, State, Unit};
+use vejas::time::Timestamp;
+
+/// Nothing here should take longer; a test that waits for more has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+const ACK_WAIT: Duration = Duration::from_millis(600);
+
+struct System(Instant);
+
+impl Clock for System {
+    fn now(&self) -> Timestamp {
+        Timestamp(0).plus(std::time::UNIX_EPOCH.elapsed().unwrap())
+    }
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// What the receiver got, in order: when, payload, status answered.
+#[derive(Default)]
+struct Log(Vec<(Instant, String, u16)>);
+
+impl Log {
+    fn taken(&self) -> Vec<String> {
+        self.0.iter().filter(|(.., status)| *status < 300).map(|(_, body, _)| body.clone()).collect()
+    }
+    fn count(&self, body: &str) -> usize {
+        self.0.iter().filter(|(_, got, _)| got == body).count()
+    }
+}
+
+/// Answers each payload as `answer` says, which also gets the number of requests before this one.
+struct Receiver {
+    url: String,
+    log: watch::Receiver<()>,
+    got: Arc<Mutex<Log>>,
+}
+
+struct Reply {
+    status: u16,
+    retry_after: Option<&'static str>,
+    delay: Duration,
+}
+
+fn reply(status: u16) -> Reply {
+    Reply { status, retry_after: None, delay: Duration::ZERO }
+}
+
+impl Receiver {
+    async fn start(answer: impl Fn(&str, usize) -> Reply + Clone + Send + Sync + 'static) -> Self {
+        let got = Arc::new(Mutex::new(Log::default()));
+        let (changed, log) = watch::channel(());
+        let changed = Arc::new(changed);
+        let kept = Arc::clone(&got);
+        let app = Router::new().fallback(move |body: Bytes| {
+            let body = String::from_utf8_lossy(&body).into_owned();
+            let reply = {
+                let mut got = kept.lock().unwrap();
+                let reply = answer(&body, got.0.len());
+                got.0.push((Instant::now(), body, reply.status));
+                reply
+            };
+            let changed = Arc::clone(&changed);
+            async move {
+                tokio::time::sleep(reply.delay).await;
+                changed.send_replace(());
+                let mut response = Response::builder().status(reply.status);
+                if let Some(after) = reply.retry_after {
+                    response = response.header("Retry-After", after);
+                }
+                response.body("no thanks".to_owned()).unwrap()
+            }
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Receiver { url, log, got }
+    }
+
+    /// Waits until the log satisfies `wanted`.
+    async fn until(&self, what: &str, wanted: impl Fn(&Log) -> bool) {
+        let mut log = self.log.clone();
+        let waited = tokio::time::timeout(PATIENCE, async {
+            while !wanted(&self.got.lock().unwrap()) {
+                log.changed().await.unwrap();
+            }
+        });
+        if waited.await.is_err() {
+            panic!("no {what}: {:?}", self.got.lock().unwrap().0.iter().map(|e| (&e.1, e.2)).collect::<Vec<_>>());
+        }
+    }
+}
+
+struct World {
+    folder: TempDir,
+    bus: Arc<Embedded>,
+    clock: SharedClock,
+    names: Names,
+    durable: Durable,
+    registry: Registry,
+}
+
+struct Running {
+    task: JoinHandle<Result<(), sink_worker::Error>>,
+    stopping: CancellationToken,
+    unit: Arc<Unit>,
+}
+
+impl Running {
+    async fn stop(self) {
+        self.stopping.cancel();
+        tokio::time::timeout(PATIENCE, self.task).await.expect("it stops").unwrap().unwrap();
+        assert_eq!(self.unit.state(), State::Stopped);
+    }
+}
+
+struct Wanted {
+    http: serde_json::Value,
+    attempts: u32,
+    ordered: bool,
+    breaker: breaker::Settings,
+    drain: Duration,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        let breaker = breaker::Settings {
+            failures: 5,
+            pause: Duration::from_millis(100),
+            pause_max: Duration::from_millis(400),
+        };
+        Wanted { http: serde_json::json!({}), attempts: 3, ordered: false, breaker, drain: Duration::from_secs(5) }
+    }
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        World::open(folder, 64 << 20).await
+    }
+
+    async fn open(folder: TempDir, letters_bytes_max: u64) -> Self {
+        let clock: SharedClock = Arc::new(System(Instant::now()));
+        let bus = Embedded::open(Options::new(folder.path(), Arc::clone(&clock))).unwrap();
+        let names = Names::default();
+        for (name, subjects, bytes_max) in [
+            (names.messages(), names.message_subjects(), 64 << 20),
+            (names.dead_letters(), names.dead_letter_subjects(), letters_bytes_max),
+        ] {
+            let duplicate_window = Duration::from_secs(120);
+            let config = StreamConfig { name, subjects, bytes_max, message_bytes_max: 1 << 20, duplicate_window };
+            bus.ensure_stream(config).await.unwrap();
+        }
+        let config = DurableConfig {
+            name: "sink_erp_1".to_owned(),
+            filters: vec!["vx.orders".to_owned()],
+            start: Start::First,
+            ack_wait: ACK_WAIT,
+            in_flight_max: 8_192,
+        };
+        let durable = bus.ensure_durable(&names.messages(), config).await.unwrap();
+        World { folder, bus, clock, names, durable, registry: Registry::default() }
+    }
+
+    /// Ends the process, as far as bus and worker can tell, and starts another.
+    async fn restart(self, running: Running) -> Self {
+        running.task.abort();
+        _ = running.task.await;
+        self.bus.close();
+        World::open(self.folder, 64 << 20).await
+    }
+
+    async fn publish(&self, payloads: impl IntoIterator<Item = String>) {
+        for payload in payloads {
+            let headers = Headers::from_iter([("Vejas-Id", payload.as_str())]);
+            let message =
+                Outgoing { subject: "vx.orders".to_owned(), headers, payload: payload.into(), transport_id: None };
+            self.bus.publish(&Arc::from(self.names.messages()), message, None).await.unwrap();
+        }
+    }
+
+    fn run(&self, receiver: &Receiver, wanted: Wanted) -> Running {
+        let id = UnitId::new(UnitKind::Sink, "erp");
+        let unit = self.registry.add(id.clone(), &[7; 32], "test:1".to_owned());
+        let stopping = CancellationToken::new();
+        let mut http = wanted.http;
+        http["url"] = receiver.url.clone().into();
+        let http: Http = serde_json::from_value(http).unwrap();
+        let resolve = |setting: &Setting| Ok(Secret::open(setting.0.clone()));
+        let sink = HttpSink::open(&id, &http, &resolve, None, Arc::clone(&self.clock)).unwrap();
+        let mut retry = Retry { max_attempts: wanted.attempts, ..Retry::default() };
+        retry.backoff.initial.0 = Duration::from_millis(40);
+        retry.backoff.max.0 = Duration::from_millis(200);
+        let key: OrderBy = Arc::new(|message: &Stored| match message.payload.first() {
+            Some(b'?') => Err(Failure::new("expression", "no key")),
+            Some(first) => Ok((*first as char).to_string()),
+            None => Ok(String::new()),
+        });
+        let spec = SinkUnit {
+            id,
+            digest: "d1".to_owned(),
+            sink: Arc::new(sink),
+            durable: self.durable.clone(),
+            ack_wait: ACK_WAIT,
+            retry,
+            order_by: wanted.ordered.then_some(key),
+            breaker: wanted.breaker,
+            unit: Arc::clone(&unit),
+            jitter: Arc::new(|| 0.5),
+            drain_max: wanted.drain,
+        };
+        let context = Context {
+            bus: Arc::clone(&self.bus) as Arc<dyn Bus>,
+            store: Arc::clone(&self.bus) as Arc<dyn Store>,
+            names: self.names.clone(),
+            clock: Arc::clone(&self.clock),
+            instance: "test".into(),
+            stopping: stopping.clone(),
+        };
+        Running { task: tokio::spawn(sink_worker::run(context, spec)), stopping, unit }
+    }
+
+    /// Dead letters as (payload, attempts, code, error).
+    async fn letters(&self) -> Vec<(String, u32, String, String)> {
+        let letters = self.bus.read(&self.names.dead_letters(), 1, &[], 1_000).await.unwrap();
+        let get = |message: &Stored, name| message.headers.get(name).unwrap().to_owned();
+        letters
+            .iter()
+            .map(|letter| {
+                let payload = String::from_utf8(letter.payload.to_vec()).unwrap();
+                let attempts = get(letter, dead_letter::ATTEMPTS).parse().unwrap();
+                (payload, attempts, get(letter, dead_letter::CODE), get(letter, dead_letter::ERROR))
+            })
+            .collect()
+    }
+
+    /// Whether everything published is acknowledged. Asked after the worker has stopped.
+    async fn is_settled(&self) -> bool {
+        let info = self.bus.durable(&self.durable).await.unwrap();
+        info.in_flight + info.redelivering == 0 && info.pending == 0
+    }
+
+    async fn until_dead(&self, count: usize) {
+        let waited = tokio::time::timeout(PATIENCE, async {
+            while self.letters().await.len() < count {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "{:?}", self.letters().await);
+    }
+}
+
+fn named(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{prefix}{n:03}")).collect()
+}
+
+fn set(bodies: &[String]) -> BTreeSet<String> {
+    bodies.iter().cloned().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_arrives_once_and_is_acknowledged() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| reply(200)).await;
+    let running = world.run(&receiver, Wanted::default());
+    world.publish(named("m", 200)).await;
+    receiver.until("200 messages", |log| log.taken().len() >= 200).await;
+    let unit = Arc::clone(&running.unit);
+    running.stop().await;
+    assert!(world.is_settled().await);
+    assert_eq!(receiver.got.lock().unwrap().0.len(), 200);
+    assert_eq!((unit.view().received, unit.view().emitted, unit.view().dead), (200, 200, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_kills_nothing_and_is_met_with_few_requests() {
+    let world = World::new().await;
+    world.publish(named("m", 100)).await;
+    let receiver = Receiver::start(|_, before| reply(if before < 12 { 503 } else { 200 })).await;
+    let running = world.run(&receiver, Wanted { http: serde_json::json!({"concurrency": 4}), ..Wanted::default() });
+    receiver.until("100 messages", |log| log.taken().len() >= 100).await;
+    running.stop().await;
+    assert_eq!(world.letters().await, []);
+    assert!(world.is_settled().await);
+    let got = receiver.got.lock().unwrap();
+    assert_eq!(set(&got.taken()), set(&named("m", 100)));
+    assert!(got.0[8].0 - got.0[0].0 >= Duration::from_millis(100), "the breaker paused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_used_up_by_restarts_during_an_outage_kill_nothing_after_it() {
+    let mut world = World::new().await;
+    world.publish(named("m", 5)).await;
+    let down = Receiver::start(|_, _| reply(500)).await;
+    for round in 1..=4 {
+        let running = world.run(&down, Wanted::default());
+        let requests = round * 8;
+        down.until("requests", |log| log.0.len() >= requests).await;
+        world = world.restart(running).await;
+    }
+    // Each message is far beyond its attempts; a first hiccup must not be its end.
+    let up = Receiver::start(|_, before| reply(if before < 2 { 500 } else { 200 })).await;
+    let running = world.run(&up, Wanted::default());
+    up.until("5 messages", |log| log.taken().len() >= 5).await;
+    running.stop().await;
+    assert_eq!(world.letters().await, []);
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_message_that_always_fails_dies_after_its_attempts_while_the_others_flow() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|body, _| reply(if body == "poison" { 500 } else { 200 })).await;
+    let running = world.run(&receiver, Wanted::default());
+    world.publish(["poison".to_owned()]).await;
+    for name in named("m", 60) {
+        world.publish([name]).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    receiver.until("60 messages", |log| log.taken().len() >= 60).await;
+    world.until_dead(1).await;
+    running.stop().await;
+    let letters = world.letters().await;
+    assert_eq!((letters.len(), letters[0].0.as_str(), letters[0].1, letters[0].2.as_str()), (1, "poison", 3, "http-500"));
+    assert!(letters[0].3.contains("no thanks"));
+    assert_eq!(receiver.got.lock().unwrap().count("poison"), 3);
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_bad_messages_than_open_the_breaker_do_not_keep_the_good_ones_out() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|body, _| reply(if body.starts_with('p') { 500 } else { 200 })).await;
+    world.publish(named("p", 8)).await;
+    world.publish(named("m", 30)).await;
+    let breaker = breaker::Settings { pause: Duration::from_millis(20), ..Wanted::default().breaker };
+    let http = serde_json::json!({"concurrency": 1});
+    let running = world.run(&receiver, Wanted { http, breaker, attempts: 2, ..Wanted::default() });
+    receiver.until("30 messages", |log| log.taken().len() >= 30).await;
+    // The bad ones end as soon as others show that the receiver works.
+    for name in named("z", 100) {
+        world.publish([name]).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if world.letters().await.len() == 8 {
+            break;
+        }
+    }
+    world.until_dead(8).await;
+    running.stop().await;
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_a_dead_letter_at_once() {
+    let world = World::new().await;
+    world.publish(["bad".to_owned(), "good".to_owned()]).await;
+    let receiver = Receiver::start(|body, _| reply(if body == "bad" { 422 } else { 200 })).await;
+    let running = world.run(&receiver, Wanted::default());
+    world.until_dead(1).await;
+    receiver.until("good", |log| log.count("good") == 1).await;
+    running.stop().await;
+    let letters = world.letters().await;
+    assert_eq!((letters[0].0.as_str(), letters[0].1, letters[0].2.as_str()), ("bad", 1, "http-422"));
+    assert!(letters[0].3.ends_with("no thanks"), "{}", letters[0].3);
+    assert_eq!(receiver.got.lock().unwrap().count("bad"), 1);
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_after_is_honoured() {
+    let world = World::new().await;
+    world.publish(["m".to_owned()]).await;
+    let receiver = Receiver::start(|_, before| match before {
+        0 => Reply { retry_after: Some("1"), ..reply(429) },
+        _ => reply(200),
+    })
+    .await;
+    let running = world.run(&receiver, Wanted::default());
+    receiver.until("the second try", |log| log.0.len() == 2).await;
+    running.stop().await;
+    let got = receiver.got.lock().unwrap();
+    assert!(got.0[1].0 - got.0[0].0 >= Duration::from_millis(950));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_key_arrive_in_order_and_a_failing_key_holds_back_only_itself() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|body, before| {
+        let delay = Duration::from_millis((before * 7 % 13) as u64);
+        let shaky = body.starts_with('b') && before % 3 == 0;
+        Reply { delay, ..reply(if body == "a000" || shaky { 500 } else { 200 }) }
+    })
+    .await;
+    for n in 0..20 {
+        world.publish(["a", "b", "c", "d"].map(|key| format!("{key}{n:03}"))).await;
+    }
+    world.publish(["?".to_owned()]).await;
+    let running = world.run(&receiver, Wanted { ordered: true, attempts: 8, ..Wanted::default() });
+    receiver.until("79 messages", |log| log.taken().len() >= 79).await;
+    world.until_dead(2).await;
+    running.stop().await;
+    let taken = receiver.got.lock().unwrap().taken();
+    for key in ["a", "b", "c", "d"] {
+        let of_key: Vec<_> = taken.iter().filter(|body| body.starts_with(key)).cloned().collect();
+        let from = usize::from(key == "a");
+        assert_eq!(of_key, named(key, 20)[from..], "{key}");
+    }
+    let last_of_c = taken.iter().position(|body| body == "c019").unwrap();
+    let first_of_a = taken.iter().position(|body| body == "a001").unwrap();
+    assert!(last_of_c < first_of_a, "c did not wait for a");
+    let letters = world.letters().await;
+    assert!(letters.iter().any(|letter| letter.0 == "a000" && letter.1 >= 8), "{letters:?}");
+    assert!(letters.iter().any(|letter| letter.0 == "?" && letter.2 == "expression"));
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_key_that_fills_the_hand_does_not_shut_out_the_others() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|body, _| reply(if body == "a0000" { 500 } else { 200 })).await;
+    world.publish((0..1_300).map(|n| format!("a{n:04}"))).await;
+    world.publish(named("b", 20)).await;
+    let breaker = breaker::Settings { pause: Duration::from_millis(50), ..Wanted::default().breaker };
+    let running = world.run(&receiver, Wanted { ordered: true, breaker, ..Wanted::default() });
+    receiver.until("the other key", |log| log.taken().iter().filter(|body| body.starts_with('b')).count() == 20).await;
+    world.publish(named("c", 50)).await;
+    world.until_dead(1).await;
+    receiver.until("the rest of the stuck key", |log| log.taken().len() >= 1_299 + 70).await;
+    running.stop().await;
+    let taken = receiver.got.lock().unwrap().taken();
+    let of_a: Vec<_> = taken.iter().filter(|body| body.starts_with('a')).collect();
+    assert!(of_a.is_sorted() && of_a.len() == 1_299);
+    assert_eq!(world.letters().await[0].0, "a0000");
+    assert!(world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_with_one_bad_message_loses_only_that() {
+    let world = World::new().await;
+    world.publish(["1".into(), "2".into(), "\"bad\"".into(), "3".into()]).await;
+    let receiver = Receiver::start(|body, _| reply(if body.contains("bad") { 400 } else { 200 })).await;
+    let http = serde_json::json!({"batch": {"maxMessages": 4, "maxWait": "100ms"}});
+    let running = world.run(&receiver, Wanted { http, ..Wanted::default() });
+    world.until_dead(1).await;
+    running.stop().await;
+    assert_eq!(world.letters().await[0].0, "\"bad\"");
+    assert!(world.is_settled().await);
+    assert_eq!(receiver.got.lock().unwrap().taken(), ["[1]", "[2]", "[3]"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_in_the_middle_loses_nothing() {
+    let mut world = World::new().await;
+    world.publish(named("m", 300)).await;
+    let receiver = Receiver::start(|_, _| Reply { delay: Duration::from_millis(2), ..reply(200) }).await;
+    for round in 1..=3 {
+        let running = world.run(&receiver, Wanted::default());
+        receiver.until("some messages", |log| log.0.len() >= 60 * round).await;
+        world = world.restart(running).await;
+    }
+    let running = world.run(&receiver, Wanted::default());
+    receiver.until("all messages", |log| set(&log.taken()).len() == 300).await;
+    running.stop().await;
+    assert!(world.is_settled().await);
+    assert_eq!(world.letters().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_lets_deliveries_end_and_acknowledges_them() {
+    let world = World::new().await;
+    world.publish(named("m", 4)).await;
+    let receiver = Receiver::start(|_, _| Reply { delay: Duration::from_millis(1_500), ..reply(200) }).await;
+    let running = world.run(&receiver, Wanted::default());
+    let got = Arc::clone(&receiver.got);
+    tokio::time::timeout(PATIENCE, async {
+        while got.lock().unwrap().0.len() < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    running.stop().await;
+    assert!(world.is_settled().await, "longer than the ack wait, and still each was delivered once");
+    assert_eq!(receiver.got.lock().unwrap().0.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_does_not_wait_longer_than_the_drain_allows() {
+    let world = World::new().await;
+    world.publish(named("m", 1)).await;
+    let receiver = Receiver::start(|_, _| Reply { delay: Duration::from_secs(60), ..reply(200) }).await;
+    let running = world.run(&receiver, Wanted { drain: Duration::from_millis(200), ..Wanted::default() });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let start = Instant::now();
+    running.stop().await;
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(!world.is_settled().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_dead_letters_pause_the_sink_and_lose_nothing() {
+    let world = World::open(tempfile::tempdir().unwrap(), 600).await;
+    world.publish(named("bad", 6)).await;
+    let receiver = Receiver::start(|_, _| reply(400)).await;
+    let running = world.run(&receiver, Wanted::default());
+    let unit = Arc::clone(&running.unit);
+    tokio::time::timeout(PATIENCE, async {
+        while !unit.view().reason.is_some_and(|reason| reason.starts_with("dead letters full")) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("it says that dead letters are full");
+    assert_eq!(unit.state(), State::Paused);
+    let mut config = world.bus.stream(&world.names.dead_letters()).await.unwrap().config;
+    config.bytes_max = 1 << 20;
+    world.bus.ensure_stream(config).await.unwrap();
+    world.until_dead(6).await;
+    running.stop().await;
+    assert!(world.is_settled().await);
+    assert_eq!(receiver.got.lock().unwrap().0.len(), 6, "held, not delivered again");
+}
