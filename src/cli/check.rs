@@ -90,7 +90,7 @@ fn check(args: &Args, tree: &Tree) -> Checked {
     let read_beside = |manifest: &str, relative: &str, bytes_max: u64| -> Result<Vec<u8>, FileFault> {
         tree::read_beside(&roots, if manifest == "-" { "./-" } else { manifest }, relative, bytes_max)
     };
-    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let is_set = |name: &str| super::run::environment(name).is_some();
     let world = World {
         compiler: &Compiler::new(),
         read_beside: &read_beside,

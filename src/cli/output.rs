@@ -15,5 +15,5 @@ pub fn error(text: &str) {
 
 /// Colour on a terminal, unless `NO_COLOR` is set to something.
 pub fn colour() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    io::stdout().is_terminal() && super::run::environment("NO_COLOR").is_none_or(|value| value.is_empty())
 }
