@@ -63,8 +63,9 @@ fn language(source: &str) -> Result<f64, Failure> {
 /// The result of the load generator, the last line it printed.
 pub fn load_result(output: &std::process::Output) -> Result<BTreeMap<String, serde_json::Value>, Failure> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().rev().find(|line| line.starts_with('{')).ok_or_else(|| {
-        format!("the load generator printed no result: {}", String::from_utf8_lossy(&output.stderr))
-    })?;
+    let line =
+        text.lines().rev().find(|line| line.starts_with('{')).ok_or_else(|| {
+            format!("the load generator printed no result: {}", String::from_utf8_lossy(&output.stderr))
+        })?;
     Ok(serde_json::from_str(line)?)
 }

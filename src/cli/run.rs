@@ -14,8 +14,8 @@ use crate::id::{Names, SUBJECT_ROOT_DEFAULT};
 use crate::manifest::http_in::LISTEN_DEFAULT;
 use crate::manifest::value::{ByteSize, Span};
 use crate::runtime::config::Config;
-use crate::runtime::telemetry::{self, LogFormat};
 use crate::runtime::start::{self, Door, Handle};
+use crate::runtime::telemetry::{self, LogFormat};
 
 /// Run the units that the manifests declare, until told to stop.
 #[derive(Debug, ClapArgs)]
@@ -122,7 +122,9 @@ fn start(args: Args) -> Result<(), start::Error> {
 
 fn config(args: Args) -> Result<Config, String> {
     if args.cluster.is_some_and(|cluster| !matches!(cluster.as_str(), "" | "0" | "false")) {
-        return Err("VEJAS_CLUSTER is set, but this version has only the embedded bus; unset it to run one process".to_owned());
+        return Err(
+            "VEJAS_CLUSTER is set, but this version has only the embedded bus; unset it to run one process".to_owned()
+        );
     }
     if !args.manifests.exists() {
         return Err(format!(

@@ -31,9 +31,13 @@ pub fn keep_from(held: Held, floors: impl IntoIterator<Item = Floor>) -> u64 {
         .into_iter()
         .map(|floor| if floor.idle { held.last } else { floor.acknowledged })
         .fold(held.last, u64::min);
-    let short = held.bytes.saturating_mul(100) > held.bytes_max.saturating_mul(SHORT_PERCENT);
     let keep = done.saturating_add(1);
-    if short { keep } else { keep.min(held.young_from) }
+    if is_short(held.bytes, held.bytes_max) { keep } else { keep.min(held.young_from) }
+}
+
+/// Whether a stream has so little room that age no longer counts.
+pub fn is_short(bytes: u64, bytes_max: u64) -> bool {
+    bytes.saturating_mul(100) > bytes_max.saturating_mul(SHORT_PERCENT)
 }
 
 #[cfg(test)]

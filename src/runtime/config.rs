@@ -60,6 +60,9 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("manifests", &self.manifests).field("data_dir", &self.data_dir).finish_non_exhaustive()
+        f.debug_struct("Config")
+            .field("manifests", &self.manifests)
+            .field("data_dir", &self.data_dir)
+            .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Bounds: [`BATCH_MESSAGES_MAX`] and [`BATCH_BYTES_MAX`] per batch, [`BATCHES_MAX`] batches in hand.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,8 +61,8 @@ type Settling = Pin<Box<dyn Future<Output = Settled> + Send>>;
 struct Settled {
     result: Result<(), Error>,
     processed: Box<Processed>,
-    /// How often this settlement was refused before.
-    refusals: u32,
+    /// It was refused before.
+    retry: bool,
 }
 
 /// Runs until `context.stopping`, then finishes what is in hand. Fails only when the bus has stopped for good.
@@ -75,7 +75,9 @@ pub async fn run(context: Context, flow: FlowUnit) -> Result<(), Error> {
         processing: VecDeque::new(),
         settling: FuturesUnordered::new(),
         in_hand: BTreeSet::new(),
-        refused: 0,
+        refused: BTreeMap::new(),
+        retrying: false,
+        refusals: 0,
     };
     worker.flow.unit.set_state(State::Running, None);
     let result = worker.work().await;
@@ -94,8 +96,12 @@ struct Worker {
     settling: FuturesUnordered<Settling>,
     /// Input sequences that are neither acknowledged nor given back.
     in_hand: BTreeSet<u64>,
-    /// Settlements that were refused and wait to be tried again.
-    refused: usize,
+    /// Settlements that were refused and wait to be tried again, by their first input.
+    refused: BTreeMap<u64, Box<Processed>>,
+    /// One of them is being tried.
+    retrying: bool,
+    /// Refusals in a row.
+    refusals: u32,
 }
 
 impl Worker {
@@ -107,12 +113,13 @@ impl Worker {
         let mut pull_failures = 0;
         loop {
             let stop = stopping.is_cancelled();
-            if stop && self.processing.is_empty() && self.settling.is_empty() {
+            if stop && self.processing.is_empty() && self.settling.is_empty() && self.refused.is_empty() {
                 return Ok(());
             }
             let room = self.processing.len() < self.batches_max
                 && self.processing.len() + self.settling.len() < BATCHES_MAX
-                && self.refused == 0;
+                && self.refused.is_empty()
+                && !self.retrying;
             if room && !stop && pull.is_none() {
                 pull = Some(self.context.bus.pull(&self.flow.durable, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX, PULL_WAIT));
             }
@@ -121,7 +128,7 @@ impl Worker {
                 Some(settled) = self.settling.next() => self.settled(settled)?,
                 processed = front(&mut self.processing) => {
                     self.processing.pop_front();
-                    self.settle(Box::new(processed), 0);
+                    self.settle(Box::new(processed));
                 }
                 pulled = pending(&mut pull), if room => {
                     pull = None;
@@ -148,62 +155,69 @@ impl Worker {
         if deliveries.is_empty() {
             return;
         }
-        if self.flow.unit.state() == State::Paused && self.refused == 0 {
+        if self.flow.unit.state() == State::Paused && self.refused.is_empty() {
             self.flow.unit.set_state(State::Running, None);
         }
         self.in_hand.extend(deliveries.iter().map(|delivery| delivery.message.sequence));
         self.processing.push_back(tokio::spawn(flow_batch::process(Arc::clone(&self.task), deliveries)));
     }
 
-    fn settle(&mut self, processed: Box<Processed>, refusals: u32) {
+    fn settle(&mut self, processed: Box<Processed>) {
         // Called here, not in the future below: settlements take effect in the order of the calls.
         let answer = self.context.bus.settle(processed.settlement(&self.task));
         self.settling.push(Box::pin(async move {
             let result = answer.await.map(|_| ());
-            Settled { result, processed, refusals }
+            Settled { result, processed, retry: false }
         }));
     }
 
     fn settled(&mut self, settled: Settled) -> Result<(), Error> {
-        let Settled { result, mut processed, refusals } = settled;
+        let Settled { result, processed, retry } = settled;
+        if retry {
+            self.retrying = false;
+        }
         match result {
             Ok(()) => {
-                if refusals > 0 {
-                    self.refused -= 1;
-                    if self.refused == 0 {
-                        self.flow.unit.set_state(State::Running, None);
-                    }
-                }
+                self.refusals = 0;
                 for sequence in processed.inputs() {
                     self.in_hand.remove(&sequence);
                 }
                 processed.count(&self.flow.unit, &self.context);
-                Ok(())
+                if self.refused.is_empty() && self.flow.unit.state() == State::Paused {
+                    self.flow.unit.set_state(State::Running, None);
+                }
             }
             Err(error) if error.is_retryable() => {
-                if refusals == 0 {
-                    self.refused += 1;
-                }
+                self.refusals += 1;
                 self.pause(&error);
-                if matches!(error, Error::Full { .. }) {
-                    // What does not fit as a whole may fit in parts.
-                    if let Some(first) = processed.split_off() {
-                        self.refused += 1;
-                        self.settle_later(Box::new(first), refusals + 1);
-                    }
-                }
-                self.settle_later(processed, refusals + 1);
-                Ok(())
+                self.keep_refused(processed, matches!(error, Error::Full { .. }));
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
+        }
+        self.retry_first();
+        Ok(())
+    }
+
+    /// What does not fit as a whole may fit in parts.
+    fn keep_refused(&mut self, mut processed: Box<Processed>, split: bool) {
+        let first = if split { processed.split_off() } else { None };
+        for part in first.map(Box::new).into_iter().chain([processed]) {
+            let input = part.inputs().next().unwrap_or(0);
+            self.refused.insert(input, part);
         }
     }
 
-    /// Repeats a settlement after a wait. The transport ids in it make a repeat of one that was stored harmless.
-    fn settle_later(&mut self, processed: Box<Processed>, refusals: u32) {
+    /// Repeats the refused settlement with the lowest input after a wait, one at a time: room that was made must go to the
+    /// input that holds back the trimming. Transport ids make a repeat of one that was stored after all harmless.
+    fn retry_first(&mut self) {
+        if self.retrying {
+            return;
+        }
+        let Some((_, processed)) = self.refused.pop_first() else { return };
+        self.retrying = true;
         let bus = Arc::clone(&self.context.bus);
         let settlement = processed.settlement(&self.task);
-        let wait = REFUSED.delay(refusals, 1.0);
+        let wait = if self.refusals == 0 { Duration::ZERO } else { REFUSED.delay(self.refusals, 1.0) };
         let stopping = self.context.stopping.clone();
         self.settling.push(Box::pin(async move {
             tokio::select! {
@@ -211,13 +225,12 @@ impl Worker {
                 // One last try, without the wait.
                 () = stopping.cancelled() => {}
             }
-            let result = bus.settle(settlement).await.map(|_| ());
-            let result = match result {
+            let result = match bus.settle(settlement).await.map(|_| ()) {
                 // Nothing is acknowledged, so everything comes again after the restart.
                 Err(error) if stopping.is_cancelled() && error.is_retryable() => Err(Error::Stopped(error.to_string())),
                 other => other,
             };
-            Settled { result, processed, refusals }
+            Settled { result, processed, retry: true }
         }));
     }
 

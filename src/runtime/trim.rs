@@ -1,54 +1,119 @@
 //! The chore that makes room: removes what every unit has acknowledged and what is older than the retention age.
+//!
+//! It removes from the front, up to the slowest unit. When bytes are short that is not enough: a single unit that cannot go on
+//! because the stream is full would keep the front, and so the stream full, for ever. Then messages behind it go as well,
+//! each once the units that read *its* subject have acknowledged it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::flow::retention::{Floor, Held, keep_from};
-use crate::id::Names;
-use crate::ports::bus::Error;
+use crate::flow::retention::{Floor, Held, is_short, keep_from};
+use crate::id::{Names, subject_matches};
+use crate::ports::bus::{DurableInfo, Error};
 use crate::unit::context::Context;
 
 /// How often there is a look.
 const PERIOD: Duration = Duration::from_secs(10);
+/// The same, when bytes are short.
+const PERIOD_SHORT: Duration = Duration::from_millis(500);
+/// Messages looked at together.
+const PAGE_MESSAGES: usize = 1_000;
+/// Messages looked at behind the front in one turn.
+const SWEPT_MAX: usize = 100_000;
+
+/// What one turn came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub removed: u64,
+    /// The stream still has little room.
+    pub short: bool,
+}
 
 /// Runs until `context.stopping`. A failure is logged and tried again at the next turn.
 pub async fn run(context: Context, retention: Duration) {
-    let mut turns = tokio::time::interval(PERIOD);
-    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut wait = Duration::ZERO;
     loop {
         tokio::select! {
             () = context.stopping.cancelled() => return,
-            _ = turns.tick() => {}
+            () = tokio::time::sleep(wait) => {}
         }
+        wait = PERIOD;
         match once(&context, retention).await {
-            Ok(0) => {}
-            Ok(removed) => tracing::debug!(removed, "trimmed"),
+            Ok(turn) => {
+                if turn.removed > 0 {
+                    tracing::debug!(removed = turn.removed, "trimmed");
+                }
+                if turn.short {
+                    wait = PERIOD_SHORT;
+                }
+            }
             Err(error) => tracing::warn!("trim: {error}"),
         }
     }
 }
 
-/// One turn. Answers how many messages went.
-pub async fn once(context: &Context, retention: Duration) -> Result<u64, Error> {
+/// One turn.
+pub async fn once(context: &Context, retention: Duration) -> Result<Turn, Error> {
     let stream = context.names.messages();
     // The end is noted before any position is read: see `retention::keep_from`.
     let info = context.bus.stream(&stream).await?;
-    let floors: Vec<Floor> = context
-        .bus
-        .durables(&stream)
-        .await?
-        .into_iter()
-        .map(|durable| Floor {
-            acknowledged: durable.ack_floor,
-            idle: durable.pending == 0 && durable.in_flight == 0 && durable.redelivering == 0,
-        })
-        .collect();
+    let durables = context.bus.durables(&stream).await?;
     let young_from = context.bus.sequence_at(&stream, context.clock.now().minus(retention)).await?;
     let held = Held { last: info.last, young_from, bytes: info.bytes, bytes_max: info.config.bytes_max };
-    let keep = keep_from(held, floors);
-    if keep <= info.first {
-        return Ok(0);
+    let keep = keep_from(held, durables.iter().map(floor));
+    let mut removed = 0;
+    if keep > info.first {
+        removed += context.bus.trim(&stream, keep, &kept_for_ever(&context.names)).await?;
     }
-    context.bus.trim(&stream, keep, &kept_for_ever(&context.names)).await
+    let info = context.bus.stream(&stream).await?;
+    let mut short = is_short(info.bytes, info.config.bytes_max);
+    if short {
+        removed += sweep(context, &stream, keep.max(info.first), held.last, &durables).await?;
+        let info = context.bus.stream(&stream).await?;
+        short = is_short(info.bytes, info.config.bytes_max);
+    }
+    Ok(Turn { removed, short })
+}
+
+fn floor(durable: &DurableInfo) -> Floor {
+    let idle = durable.pending == 0 && durable.in_flight == 0 && durable.redelivering == 0;
+    Floor { acknowledged: durable.ack_floor, idle }
+}
+
+/// Removes what lies behind the front and is acknowledged by all who read it.
+async fn sweep(context: &Context, stream: &str, first: u64, last: u64, durables: &[DurableInfo]) -> Result<u64, Error> {
+    let for_ever = kept_for_ever(&context.names);
+    let mut done_by_subject: HashMap<String, u64> = HashMap::new();
+    let (mut from, mut looked_at, mut removed) = (first, 0, 0);
+    while from <= last && looked_at < SWEPT_MAX {
+        let page = context.bus.read(stream, from, &[], PAGE_MESSAGES).await?;
+        let Some(end) = page.last() else { break };
+        from = end.sequence + 1;
+        looked_at += page.len();
+        let gone: Vec<u64> = page
+            .iter()
+            .filter(|message| message.sequence <= last)
+            .filter(|message| {
+                let done = done_by_subject
+                    .entry(message.subject.clone())
+                    .or_insert_with(|| done(&message.subject, last, durables, &for_ever));
+                message.sequence <= *done
+            })
+            .map(|message| message.sequence)
+            .collect();
+        removed += context.bus.remove(stream, &gone).await?;
+    }
+    Ok(removed)
+}
+
+/// Up to where a subject's messages are acknowledged by all who read it.
+fn done(subject: &str, last: u64, durables: &[DurableInfo], for_ever: &[String]) -> u64 {
+    if for_ever.iter().any(|kept| subject_matches(kept, subject)) {
+        return 0;
+    }
+    let reads = |durable: &&DurableInfo| durable.config.filters.iter().any(|filter| subject_matches(filter, subject));
+    let floors = durables.iter().filter(reads).map(floor);
+    floors.map(|floor| if floor.idle { last } else { floor.acknowledged }).fold(last, u64::min)
 }
 
 /// Subjects whose newest message is state, not traffic.

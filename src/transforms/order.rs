@@ -32,8 +32,8 @@ impl Ordering {
 
     /// A failure is permanent: the message can never be put in order.
     pub fn key(&self, message: &Stored) -> Result<String, Failure> {
-        let mut event = Event::of(message, self.key.uses_meta())
-            .map_err(|error| self.place.failure("payload", &error, None))?;
+        let mut event =
+            Event::of(message, self.key.uses_meta()).map_err(|error| self.place.failure("payload", &error, None))?;
         match event.evaluate(&self.key, &self.place)? {
             Value::Bytes(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
             Value::String(text) => Ok(text.to_string()),

@@ -67,8 +67,11 @@ fn golden(path: &Path, found: &str) -> Result<(), String> {
 
 #[test]
 fn every_case_gives_its_expected_output() {
-    let mut folders: Vec<PathBuf> =
-        fs::read_dir(cases()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.join("expected.txt").exists() || is_written(path)).collect();
+    let mut folders: Vec<PathBuf> = fs::read_dir(cases())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("expected.txt").exists() || is_written(path))
+        .collect();
     folders.sort_unstable();
     let written: Vec<&PathBuf> = folders.iter().filter(|path| is_written(path)).collect();
     assert!(written.len() >= 40, "only {} cases", written.len());

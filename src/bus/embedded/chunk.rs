@@ -87,12 +87,8 @@ impl Builder {
         self.body[24..28].copy_from_slice(&(self.table.len() as u32).to_le_bytes());
         let checksum = crc32fast::hash(&self.body[8..]);
         self.body[4..8].copy_from_slice(&checksum.to_le_bytes());
-        let mut by_subject: Vec<(u32, u16)> = self
-            .subjects
-            .iter()
-            .zip(&self.table)
-            .map(|(subject, (delta, _))| (*subject, *delta as u16))
-            .collect();
+        let mut by_subject: Vec<(u32, u16)> =
+            self.subjects.iter().zip(&self.table).map(|(subject, (delta, _))| (*subject, *delta as u16)).collect();
         by_subject.sort_unstable();
         let span = Span {
             first: self.first,

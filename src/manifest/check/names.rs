@@ -29,11 +29,14 @@ impl Check<'_> {
             if let Some(first) = declaring.first().copied() {
                 let other = &self.drafts[first];
                 let first_region = other.name().map_or(other.root.region, |(_, region)| region);
-                let problem =
-                    Problem::error(Code::DuplicateName, draft.place(region), format!("{kind} `{name}` is declared twice"))
-                        .label("again here")
-                        .and(other.place(first_region), "first here")
-                        .help("rename one of the two; until then neither runs");
+                let problem = Problem::error(
+                    Code::DuplicateName,
+                    draft.place(region),
+                    format!("{kind} `{name}` is declared twice"),
+                )
+                .label("again here")
+                .and(other.place(first_region), "first here")
+                .help("rename one of the two; until then neither runs");
                 taken.push(problem);
                 bad.extend([first, at]);
             }

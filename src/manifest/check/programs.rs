@@ -40,7 +40,9 @@ impl Check<'_> {
         let compiled: Vec<(usize, Compiled)> = thread::scope(|scope| {
             let running: Vec<_> = work
                 .chunks(chunk)
-                .map(|drafts| scope.spawn(move || drafts.iter().map(|at| (*at, shared.compile(*at))).collect::<Vec<_>>()))
+                .map(|drafts| {
+                    scope.spawn(move || drafts.iter().map(|at| (*at, shared.compile(*at))).collect::<Vec<_>>())
+                })
                 .collect();
             running.into_iter().flat_map(|thread| thread.join().expect("compiling catches panics itself")).collect()
         });
@@ -92,8 +94,9 @@ impl Check<'_> {
 
     /// What is written against the schema that the reader checks before it changes anything.
     fn check_edges(&mut self, outputs: &BTreeMap<(usize, String), EventType>) {
-        let checked_first: Vec<(usize, String, String)> =
-            (0..self.drafts.len()).filter_map(|at| self.first_schema(at).map(|(path, name)| (at, path, name))).collect();
+        let checked_first: Vec<(usize, String, String)> = (0..self.drafts.len())
+            .filter_map(|at| self.first_schema(at).map(|(path, name)| (at, path, name)))
+            .collect();
         if checked_first.is_empty() {
             return;
         }
