@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+// A flow allocates for every message on one thread and frees on another.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -208,7 +208,10 @@ async fn status_tells_lag_streams_and_warnings_and_the_command_line_reads_it() {
     let status = status::fetch(&args(Some("r"))).await.unwrap();
     assert_eq!((status.instance.as_str(), status.ready, status.bus.as_str()), ("alpha", true, "embedded"));
     let [flow_view, sink_view] = &status.units[..] else { panic!("{:?}", status.units) };
-    assert_eq!((flow_view.unit.as_str(), flow_view.emitted, flow_view.digest.as_str()), ("flow/price", 5, "070707070707"));
+    assert_eq!(
+        (flow_view.unit.as_str(), flow_view.emitted, flow_view.digest.as_str()),
+        ("flow/price", 5, "070707070707")
+    );
     let lag = flow_view.lag.unwrap();
     assert_eq!((lag.pending, lag.in_flight, sink_view.lag), (2, 1, None));
     assert!(lag.oldest_seconds.is_some());
@@ -244,7 +247,10 @@ async fn errors_are_problems_with_a_stable_code() {
     let serving = serve(told(&ground, &Arc::default()), Tokens::default(), None).await;
     for (path, code) in [("/api/v1/units/flow/absent", "no-such-unit"), ("/api/v2", "no-such-path")] {
         let answer = client(None).get(serving.url(path)).send().await.unwrap();
-        assert_eq!((answer.status().as_u16(), &answer.headers()["content-type"]), (404, &"application/problem+json".parse().unwrap()));
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["content-type"]),
+            (404, &"application/problem+json".parse().unwrap())
+        );
         assert_eq!(json_of::<Value>(answer).await["code"], code);
     }
 }

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::view::Lag;
 use crate::ports::bus::{Bus, DurableInfo};
-use crate::unit::status::Unit;
 use crate::time::Timestamp;
+use crate::unit::status::Unit;
 
 /// Questions to the bus at once.
 const ASKED_MAX: usize = 32;
@@ -19,7 +19,11 @@ pub(super) const ASK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// One entry per unit; `None` when it reads nothing or the bus did not tell.
 pub(super) async fn of_units(bus: &Arc<dyn Bus>, units: &[Arc<Unit>], now: Timestamp) -> Vec<Option<Lag>> {
-    stream::iter(units.iter().cloned()).map(|unit| of_unit(Arc::clone(bus), unit, now)).buffered(ASKED_MAX).collect().await
+    stream::iter(units.iter().cloned())
+        .map(|unit| of_unit(Arc::clone(bus), unit, now))
+        .buffered(ASKED_MAX)
+        .collect()
+        .await
 }
 
 pub(super) async fn of_unit(bus: Arc<dyn Bus>, unit: Arc<Unit>, now: Timestamp) -> Option<Lag> {

@@ -35,7 +35,8 @@ pub(super) async fn readyz(State(told): State<Told>) -> Response {
 }
 
 pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
-    let (units, (streams, mut warnings), not_ready) = futures_util::join!(units_of(&told), streams(&told), not_ready(&told));
+    let (units, (streams, mut warnings), not_ready) =
+        futures_util::join!(units_of(&told), streams(&told), not_ready(&told));
     warnings.extend(streams.iter().filter(|stream| stream.used() >= USED_WARNED).map(|stream| {
         format!("stream {} is {:.0} % full; at the limit new messages are refused", stream.name, stream.used() * 100.0)
     }));

@@ -14,26 +14,34 @@ use clap::{Parser, Subcommand};
 use exit::Exit;
 
 /// Runs flows that YAML manifests declare.
+///
+/// Without a command it runs the manifests of `manifests/`.
 #[derive(Debug, Parser)]
 #[command(name = "vejas", version, after_help = exit::HELP, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(Box<run::Args>),
+    Run(run::Args),
     Check(check::Args),
-    Schema(schema::Args),
+    Status(status::Args),
     Explain(explain::Args),
     New(new::Args),
+    Schema(schema::Args),
 }
 
 /// Reads the command line and does what it says.
 pub fn main() -> Exit {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed = Cli::try_parse().and_then(|cli| match cli.command {
+        Some(command) => Ok(command),
+        // `run` has its defaults and its environment variables; they are read by the same parser.
+        None => Cli::try_parse_from(["vejas", "run"]).map(|cli| cli.command.expect("`run` is a command")),
+    });
+    let command = match parsed {
+        Ok(command) => command,
         Err(error) => {
             // Help and version are no errors; whether they can be printed changes nothing.
             let wrong = error.use_stderr();
@@ -41,17 +49,12 @@ pub fn main() -> Exit {
             return if wrong { Exit::Usage } else { Exit::Ok };
         }
     };
-    match cli.command {
-        Command::Run(args) => match run::run(*args) {
-            Ok(()) => Exit::Ok,
-            Err(error) => {
-                output::error(&format!("error: {error}"));
-                Exit::Failed
-            }
-        },
+    match command {
+        Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(&args),
-        Command::Schema(args) => schema::run(&args),
+        Command::Status(args) => status::main(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),
+        Command::Schema(args) => schema::run(&args),
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
+use super::exit::Exit;
 use crate::api;
 use crate::connectors::http::tls;
 use crate::id::{Names, SUBJECT_ROOT_DEFAULT};
@@ -93,7 +94,21 @@ fn duration(text: &str) -> Result<Duration, String> {
     Span::parse(text).map(|span| span.0).map_err(|error| error.to_string())
 }
 
-pub fn run(args: Args) -> Result<(), start::Error> {
+pub(super) fn run(args: Args) -> Exit {
+    match start(args) {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("vejas: {error}");
+            match error {
+                start::Error::Settings(_) => Exit::Usage,
+                start::Error::Load(_) => Exit::Problems,
+                _ => Exit::Failed,
+            }
+        }
+    }
+}
+
+fn start(args: Args) -> Result<(), start::Error> {
     let format = match args.log_format {
         Format::Auto => LogFormat::Auto,
         Format::Human => LogFormat::Human,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use super::exit::Exit;
 use crate::api::view;
 
 /// Where a process listens that was told nothing.
@@ -57,6 +58,26 @@ pub enum Error {
     Foreign { server: String, reason: String },
     #[error("cannot write the answer: {0}")]
     Output(#[from] std::io::Error),
+}
+
+pub(super) fn main(args: Args) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("vejas: {error}");
+            return Exit::Failed;
+        }
+    };
+    match runtime.block_on(run(args)) {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("vejas: {error}");
+            match error {
+                Error::Server { .. } | Error::Certificates { .. } => Exit::Usage,
+                _ => Exit::Failed,
+            }
+        }
+    }
 }
 
 pub async fn run(args: Args) -> Result<(), Error> {
@@ -113,8 +134,7 @@ fn client(args: &Args) -> Result<reqwest::Client, Error> {
     if let Some(path) = &args.ca {
         let unreadable = |reason: String| Error::Certificates { path: path.clone(), reason };
         let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        let certificates =
-            reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unreadable(cause(&error)))?;
+        let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unreadable(cause(&error)))?;
         builder = builder.tls_certs_merge(certificates);
     }
     builder.build().map_err(|error| Error::Unreachable { server: args.server.clone(), reason: cause(&error) })
@@ -269,7 +289,10 @@ mod tests {
     fn the_table_lines_up_and_names_lag_use_and_warnings() {
         let text = table(&status());
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting");
+        assert_eq!(
+            lines[0],
+            "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting"
+        );
         assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  DEAD  LAG  OLDEST  REASON");
         assert_eq!(
             lines[3],

@@ -13,6 +13,9 @@ use super::store::Write;
 use crate::flow::message::{Outgoing, Stored};
 use crate::time::Timestamp;
 
+/// Share of a stream's byte limit that is kept for settlements. Without it a full stream could never be worked off: to
+/// acknowledge an input, its outputs have to be stored first.
+pub const SETTLEMENT_RESERVE_PERCENT: u64 = 10;
 /// Messages one pull may ask for.
 pub const PULL_MESSAGES_MAX: usize = 4096;
 
@@ -21,7 +24,8 @@ pub struct StreamConfig {
     pub name: String,
     /// Filters of the subjects it stores. No two streams share a subject.
     pub subjects: Vec<String>,
-    /// A message that would take the stream beyond this is refused with [`Error::Full`].
+    /// A message that would take the stream beyond this is refused with [`Error::Full`]; one that is not part of a
+    /// settlement already when only [`SETTLEMENT_RESERVE_PERCENT`] of it are left.
     pub bytes_max: u64,
     /// Largest message (subject, headers and payload).
     pub message_bytes_max: usize,

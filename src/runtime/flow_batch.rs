@@ -12,7 +12,7 @@ use crate::flow::dead_letter::{self, Death, dead_letter};
 use crate::flow::failure::Failure;
 use crate::flow::message::{self, HOPS_MAX, Headers, Outgoing, Stored};
 use crate::id::{Names, UnitId};
-use crate::ports::bus::{Batch, Delivery};
+use crate::ports::bus::{Batch, Delivery, Durable, Settlement};
 use crate::ports::clock::SharedClock;
 use crate::ports::store::{Condition, Outcome, Store, Write};
 use crate::transforms::{Emission, Pipeline, Progress};
@@ -32,6 +32,7 @@ pub(super) struct Task {
     names: Names,
     store: Arc<dyn Store>,
     clock: SharedClock,
+    durable: Durable,
     messages: Arc<str>,
     dead_letters: Arc<str>,
     dedupe_bucket: String,
@@ -43,22 +44,55 @@ pub(super) struct Task {
 /// What has to be settled for one batch, and what is to be counted once it is.
 #[derive(Debug, Default)]
 pub(super) struct Processed {
-    pub inputs: Vec<u64>,
-    pub batches: Vec<Batch>,
-    emitted: u64,
+    parts: Vec<Part>,
+}
+
+/// One input and all that came of it: settled together or not at all.
+#[derive(Debug)]
+struct Part {
+    input: u64,
+    outputs: Vec<Outgoing>,
+    letter: Option<(Outgoing, Failure)>,
     ended: u64,
-    dead: u64,
-    last_failure: Option<Failure>,
 }
 
 impl Processed {
+    pub fn inputs(&self) -> impl Iterator<Item = u64> + '_ {
+        self.parts.iter().map(|part| part.input)
+    }
+
+    /// The first half of the inputs, the second stays. A settlement that does not fit as a whole may fit in parts.
+    /// `None` when there is only one.
+    pub fn split_off(&mut self) -> Option<Processed> {
+        if self.parts.len() < 2 {
+            return None;
+        }
+        let second = self.parts.split_off(self.parts.len() / 2);
+        Some(Processed { parts: std::mem::replace(&mut self.parts, second) })
+    }
+
+    pub fn settlement(&self, task: &Task) -> Settlement {
+        let outputs: Vec<Outgoing> = self.parts.iter().flat_map(|part| &part.outputs).cloned().collect();
+        let letters: Vec<Outgoing> =
+            self.parts.iter().filter_map(|part| part.letter.as_ref().map(|(letter, _)| letter.clone())).collect();
+        let batches = [(&task.messages, outputs), (&task.dead_letters, letters)]
+            .into_iter()
+            .filter(|(_, messages)| !messages.is_empty())
+            .map(|(stream, messages)| Batch { stream: Arc::clone(stream), messages, expected: Vec::new() })
+            .collect();
+        let acknowledged = self.inputs().map(|input| (task.durable.clone(), input)).collect();
+        Settlement { batches, writes: Vec::new(), acknowledged }
+    }
+
     pub fn count(&self, unit: &status::Unit, context: &Context) {
-        unit.received(self.inputs.len() as u64);
-        unit.emitted(self.emitted);
-        unit.dropped(self.ended);
-        unit.dead(self.dead);
-        if let Some(failure) = &self.last_failure {
-            tracing::warn!(unit = %unit.id, code = failure.code, dead = self.dead, "dead letter: {}", failure.message);
+        unit.received(self.parts.len() as u64);
+        unit.emitted(self.parts.iter().map(|part| part.outputs.len() as u64).sum());
+        unit.dropped(self.parts.iter().map(|part| part.ended).sum());
+        let failures = || self.parts.iter().filter_map(|part| part.letter.as_ref().map(|(_, failure)| failure));
+        unit.dead(failures().count() as u64);
+        if let Some(failure) = failures().last() {
+            let dead = failures().count();
+            tracing::warn!(unit = %unit.id, code = failure.code, dead, "dead letter: {}", failure.message);
             unit.set_error(&failure.code, &failure.message, context.clock.now());
         }
     }
@@ -73,6 +107,7 @@ impl Task {
             names: context.names.clone(),
             store: Arc::clone(&context.store),
             clock: Arc::clone(&context.clock),
+            durable: flow.durable.clone(),
             messages: Arc::from(context.names.messages()),
             dead_letters: Arc::from(context.names.dead_letters()),
             dedupe_bucket: context.names.dedupe_bucket(),
@@ -203,21 +238,12 @@ async fn pass_marks(task: &Task, passing: &mut [Passing]) {
 }
 
 fn collect(task: &Task, passing: Vec<Passing>) -> Processed {
-    let mut processed = Processed::default();
-    let mut outputs = Vec::with_capacity(passing.len());
-    let mut letters = Vec::new();
-    for Passing { delivery, result } in passing {
+    let parts = passing.into_iter().map(|Passing { delivery, result }| {
         let message = &delivery.message;
-        processed.inputs.push(message.sequence);
-        let mark = outputs.len();
-        let result = result.and_then(|progress| {
-            emit(task, message, &progress.emissions, &mut outputs)?;
-            Ok(progress.ended)
-        });
-        match result {
-            Ok(ended) => processed.ended += ended,
+        let settled = result.and_then(|progress| Ok((emit(task, message, progress.emissions)?, progress.ended)));
+        match settled {
+            Ok((outputs, ended)) => Part { input: message.sequence, outputs, letter: None, ended },
             Err(failure) => {
-                outputs.truncate(mark);
                 let death = Death {
                     unit: &task.id,
                     digest: &task.digest,
@@ -225,28 +251,23 @@ fn collect(task: &Task, passing: Vec<Passing>) -> Processed {
                     failure: &failure,
                     last: task.clock.now(),
                 };
-                letters.push(dead_letter(&task.names, message, &death));
-                processed.last_failure = Some(failure);
+                let letter = dead_letter(&task.names, message, &death);
+                Part { input: message.sequence, outputs: Vec::new(), letter: Some((letter, failure)), ended: 0 }
             }
         }
-    }
-    processed.emitted = outputs.len() as u64;
-    processed.dead = letters.len() as u64;
-    for (stream, messages) in [(&task.messages, outputs), (&task.dead_letters, letters)] {
-        if !messages.is_empty() {
-            processed.batches.push(Batch { stream: Arc::clone(stream), messages, expected: Vec::new() });
-        }
-    }
-    processed
+    });
+    Processed { parts: parts.collect() }
 }
 
 /// Puts headers on what came out of one message.
-fn emit(task: &Task, message: &Stored, emissions: &[Emission], outputs: &mut Vec<Outgoing>) -> Result<(), Failure> {
+fn emit(task: &Task, message: &Stored, emissions: Vec<Emission>) -> Result<Vec<Outgoing>, Failure> {
+    let single = emissions.len() == 1;
+    let mut outputs = Vec::with_capacity(emissions.len());
     let business_id = dead_letter::business_id(message);
     let hop = (hops(&message.headers) + 1).to_string();
-    for (nth, emission) in emissions.iter().enumerate() {
+    for (nth, emission) in emissions.into_iter().enumerate() {
         let mut headers = message.headers.to_builder();
-        let id = if emissions.len() == 1 { business_id.clone() } else { format!("{business_id}/{nth}") };
+        let id = if single { business_id.clone() } else { format!("{business_id}/{nth}") };
         headers.set(message::ID, &id).set(message::REVISION, &task.digest).set(message::HOP, &hop);
         headers.remove(message::ORIGIN);
         if dead_letter::was_dead(&message.headers) {
@@ -256,7 +277,7 @@ fn emit(task: &Task, message: &Stored, emissions: &[Emission], outputs: &mut Vec
         let output = Outgoing {
             subject: emission.subject.to_string(),
             headers: headers.build(),
-            payload: emission.payload.clone(),
+            payload: emission.payload,
             transport_id,
         };
         if output.size_bytes() > task.message_bytes_max {
@@ -270,5 +291,5 @@ fn emit(task: &Task, message: &Stored, emissions: &[Emission], outputs: &mut Vec
         }
         outputs.push(output);
     }
-    Ok(())
+    Ok(outputs)
 }

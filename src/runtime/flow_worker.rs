@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use super::flow_batch::{self, Processed, Task};
 use crate::flow::backoff::Backoff;
 use crate::id::UnitId;
-use crate::ports::bus::{Delivery, Durable, Error, Settlement};
+use crate::ports::bus::{Delivery, Durable, Error};
 use crate::transforms::Pipeline;
 use crate::unit::context::Context;
 use crate::unit::status::{self, State};
@@ -157,24 +157,15 @@ impl Worker {
 
     fn settle(&mut self, processed: Box<Processed>, refusals: u32) {
         // Called here, not in the future below: settlements take effect in the order of the calls.
-        let answer = self.context.bus.settle(self.settlement(&processed));
+        let answer = self.context.bus.settle(processed.settlement(&self.task));
         self.settling.push(Box::pin(async move {
             let result = answer.await.map(|_| ());
             Settled { result, processed, refusals }
         }));
     }
 
-    fn settlement(&self, processed: &Processed) -> Settlement {
-        let durable = &self.flow.durable;
-        Settlement {
-            batches: processed.batches.clone(),
-            writes: Vec::new(),
-            acknowledged: processed.inputs.iter().map(|sequence| (durable.clone(), *sequence)).collect(),
-        }
-    }
-
     fn settled(&mut self, settled: Settled) -> Result<(), Error> {
-        let Settled { result, processed, refusals } = settled;
+        let Settled { result, mut processed, refusals } = settled;
         match result {
             Ok(()) => {
                 if refusals > 0 {
@@ -183,8 +174,8 @@ impl Worker {
                         self.flow.unit.set_state(State::Running, None);
                     }
                 }
-                for sequence in &processed.inputs {
-                    self.in_hand.remove(sequence);
+                for sequence in processed.inputs() {
+                    self.in_hand.remove(&sequence);
                 }
                 processed.count(&self.flow.unit, &self.context);
                 Ok(())
@@ -194,6 +185,13 @@ impl Worker {
                     self.refused += 1;
                 }
                 self.pause(&error);
+                if matches!(error, Error::Full { .. }) {
+                    // What does not fit as a whole may fit in parts.
+                    if let Some(first) = processed.split_off() {
+                        self.refused += 1;
+                        self.settle_later(Box::new(first), refusals + 1);
+                    }
+                }
                 self.settle_later(processed, refusals + 1);
                 Ok(())
             }
@@ -201,10 +199,10 @@ impl Worker {
         }
     }
 
-    /// Repeats the same settlement after a wait. The transport ids in it make a repeat of one that was stored harmless.
+    /// Repeats a settlement after a wait. The transport ids in it make a repeat of one that was stored harmless.
     fn settle_later(&mut self, processed: Box<Processed>, refusals: u32) {
         let bus = Arc::clone(&self.context.bus);
-        let settlement = self.settlement(&processed);
+        let settlement = processed.settlement(&self.task);
         let wait = REFUSED.delay(refusals, 1.0);
         let stopping = self.context.stopping.clone();
         self.settling.push(Box::pin(async move {

@@ -12,11 +12,13 @@ use crate::flow::message::{Headers, ID, Stored};
 use crate::id::{Names, UnitId, UnitKind};
 use crate::language::{Compiler, Environment, EventType, Program, Purpose, Table, Tables, json};
 use crate::manifest::flow::{Flow, Step};
+use crate::manifest::reader;
 use crate::time::Timestamp;
 
 fn pipeline(yaml: &str) -> Pipeline {
-    let tree = crate::manifest::reader::read("flow.yaml", yaml.as_bytes()).documents.remove(0).root;
-    let flow: Flow = serde_json::from_value(tree.to_json()).unwrap();
+    let read = reader::read("f.yaml", yaml.as_bytes());
+    assert!(read.problems.is_empty(), "{:?}", read.problems);
+    let flow: Flow = serde_json::from_value(read.documents[0].root.to_json()).unwrap();
     let row = |text: &str| json::from_slice(text.as_bytes()).unwrap();
     let rows = [("DE".to_owned(), row(r#"{"rate":0.19}"#)), ("7".to_owned(), row(r#""seven""#))];
     let tables = Tables::from([("vat".to_owned(), Arc::new(Table::new("vat", rows, [0; 32])))]);

@@ -1,6 +1,7 @@
 //! What the tests of the front doors share: a real embedded bus in a folder of its own, clocks, a minimal client.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::disallowed_methods, reason = "here is the clock that tests hand down")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use vejas::ports::bus::{
     StreamConfig, StreamInfo,
 };
 use vejas::ports::clock::Clock;
-use vejas::unit::context::Context;
 use vejas::time::Timestamp;
+use vejas::unit::context::Context;
 
 /// The real clock, moved by what a test says.
 #[derive(Debug)]
@@ -198,8 +199,7 @@ pub async fn eventually<'a>(what: &str, mut probe: impl FnMut() -> BoxFuture<'a,
 pub fn certificate(folder: &Path) -> (vejas::connectors::http::tls::Files, String) {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
-    let files =
-        vejas::connectors::http::tls::Files { cert: folder.join("server.crt"), key: folder.join("server.key") };
+    let files = vejas::connectors::http::tls::Files { cert: folder.join("server.crt"), key: folder.join("server.key") };
     std::fs::write(&files.cert, made.cert.pem()).unwrap();
     std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
     (files, made.cert.pem())

@@ -43,8 +43,8 @@ use select::Selection;
 
 use crate::flow::message::{Outgoing, Stored};
 use crate::ports::bus::{
-    Answer, Batch, Bus, Delivery, Durable, DurableConfig, DurableInfo, Error, Expected, PubAck, Settlement, Start,
-    StreamConfig, StreamInfo,
+    Answer, Batch, Bus, Delivery, Durable, DurableConfig, DurableInfo, Error, Expected, PubAck, SETTLEMENT_RESERVE_PERCENT,
+    Settlement, Start, StreamConfig, StreamInfo,
 };
 use crate::ports::store::{Change, Entry, Outcome, Store, Write};
 use crate::time::Timestamp;
@@ -307,11 +307,12 @@ impl Bus for Embedded {
         let batch =
             Batch { stream: Arc::clone(stream), messages: vec![message], expected: expected.into_iter().collect() };
         let settlement = Settlement { batches: vec![batch], ..Settlement::default() };
-        self.shared.answer(move |engine| Ok(engine.settle(&settlement)?[0]))
+        self.shared.answer(move |engine| Ok(engine.settle(&settlement, SETTLEMENT_RESERVE_PERCENT)?[0]))
     }
 
     fn publish_batch(&self, batch: Batch) -> Answer<Vec<PubAck>> {
-        self.settle(Settlement { batches: vec![batch], ..Settlement::default() })
+        let settlement = Settlement { batches: vec![batch], ..Settlement::default() };
+        self.shared.answer(move |engine| engine.settle(&settlement, SETTLEMENT_RESERVE_PERCENT))
     }
 
     fn ensure_durable(&self, stream: &str, config: DurableConfig) -> Answer<Durable> {
@@ -386,7 +387,7 @@ impl Bus for Embedded {
     }
 
     fn settle(&self, settlement: Settlement) -> Answer<Vec<PubAck>> {
-        self.shared.answer(move |engine| engine.settle(&settlement))
+        self.shared.answer(move |engine| engine.settle(&settlement, 0))
     }
 
     fn settles_atomically(&self) -> bool {

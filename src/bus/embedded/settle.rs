@@ -31,6 +31,8 @@ struct Planned {
 /// What a settlement would come to, while it is checked.
 #[derive(Default)]
 struct Plan {
+    /// How much of a stream's limit may be filled.
+    room_percent: u64,
     messages: Vec<Planned>,
     /// Per stream of this settlement: last sequence and bytes.
     ends: Vec<(u32, u64, u64)>,
@@ -42,8 +44,9 @@ struct Plan {
 }
 
 impl Engine {
-    pub(super) fn settle(&mut self, settlement: &Settlement) -> Result<Vec<PubAck>, Error> {
-        let mut plan = Plan::default();
+    /// `reserve_percent` of every stream's limit is not for these messages.
+    pub(super) fn settle(&mut self, settlement: &Settlement, reserve_percent: u64) -> Result<Vec<PubAck>, Error> {
+        let mut plan = Plan { room_percent: 100 - reserve_percent, ..Plan::default() };
         let now = self.clock.now();
         if settlement.batches.iter().any(|batch| !batch.messages.is_empty()) {
             self.check_space()?;
@@ -81,7 +84,7 @@ impl Engine {
             if planned.duplicate.is_none() {
                 let stream = &self.streams[id as usize];
                 bytes += message.size_bytes() as u64;
-                if bytes > stream.config.bytes_max {
+                if bytes > stream.config.bytes_max / 100 * plan.room_percent {
                     let (stream, bytes_max) = (stream.config.name.clone(), stream.config.bytes_max);
                     return Err(Error::Full { stream, bytes_max });
                 }

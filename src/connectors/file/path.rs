@@ -27,7 +27,9 @@ pub enum Error {
     Empty,
     #[error("`{{` in the path is not closed by `}}`")]
     NotClosed,
-    #[error("`{{{0}}}` in the path is unknown; there are {{subject}}, {{unit}}, {{year}}, {{month}}, {{day}} and {{hour}}")]
+    #[error(
+        "`{{{0}}}` in the path is unknown; there are {{subject}}, {{unit}}, {{year}}, {{month}}, {{day}} and {{hour}}"
+    )]
     Unknown(String),
 }
 

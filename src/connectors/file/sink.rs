@@ -108,9 +108,8 @@ impl Sink for FileSink {
     fn close(&self) -> BoxFuture<'_, ()> {
         let writer = Arc::clone(&self.writer);
         Box::pin(async move {
-            let closed = tokio::task::spawn_blocking(move || {
-                writer.lock().unwrap_or_else(PoisonError::into_inner).close()
-            });
+            let closed =
+                tokio::task::spawn_blocking(move || writer.lock().unwrap_or_else(PoisonError::into_inner).close());
             if let Ok(Err(error)) = closed.await {
                 tracing::warn!(unit = %self.unit, %error, "files could not be forced to disk at the end");
             }
@@ -119,7 +118,9 @@ impl Sink for FileSink {
 }
 
 fn failure(path: &Path, error: &io::Error) -> Failure {
-    use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    use io::ErrorKind::{
+        IsADirectory, NotADirectory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
     let code = match error.kind() {
         StorageFull | QuotaExceeded => "file-no-space",
         PermissionDenied | ReadOnlyFilesystem => "file-not-allowed",

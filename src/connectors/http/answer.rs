@@ -118,7 +118,9 @@ impl Problem {
             Problem::Encoding => "a body is taken as it is: send it without Content-Encoding".to_owned(),
             Problem::Header(what) => (*what).to_owned(),
             Problem::InvalidJson { message, .. } => format!("the body is not JSON: {message}"),
-            Problem::Schema { reasons, more: false } => format!("the body does not match the schema ({})", reasons.len()),
+            Problem::Schema { reasons, more: false } => {
+                format!("the body does not match the schema ({})", reasons.len())
+            }
             Problem::Schema { reasons, more: true } => {
                 format!("the body does not match the schema (the first {})", reasons.len())
             }
@@ -229,5 +231,15 @@ mod tests {
         let body = json(answer).await;
         assert_eq!(body["code"], "bus-full");
         assert!(!body.to_string().contains("VEJAS_SECRET"));
+    }
+
+    #[test]
+    fn a_draining_process_says_when_to_come_back_and_closes_the_connection() {
+        let answer = Problem::Draining.into_answer();
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            (&answer.headers()[RETRY_AFTER], &answer.headers()[CONNECTION]),
+            (&"2".parse().unwrap(), &"close".parse().unwrap())
+        );
     }
 }

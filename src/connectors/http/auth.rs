@@ -96,8 +96,7 @@ impl Auth {
             return Err(Error::EmptySecret);
         }
         let mac = Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
-        let header =
-            HeaderName::from_bytes(header.as_bytes()).map_err(|_| Error::HeaderName(header.to_owned()))?;
+        let header = HeaderName::from_bytes(header.as_bytes()).map_err(|_| Error::HeaderName(header.to_owned()))?;
         Ok(Auth::Signature { mac, header, prefix: prefix.to_owned() })
     }
 
@@ -220,10 +219,8 @@ mod tests {
     #[test]
     fn the_documented_webhook_signature_verifies_and_a_changed_body_does_not() {
         let auth = Auth::signature("It's a Secret to Everybody", "X-Hub-Signature-256", "sha256=").unwrap();
-        let headers = head(
-            "x-hub-signature-256",
-            "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17",
-        );
+        let headers =
+            head("x-hub-signature-256", "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17");
         let Verdict::Signed(signature) = auth.judge(&headers) else { panic!("the head is well formed") };
         assert!(auth.verifies(&signature, b"Hello, World!"));
         assert!(!auth.verifies(&signature, b"Hello, World?"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use super::answer::Problem;
 
@@ -68,47 +68,42 @@ pub(super) async fn read(
     if stated_bytes > bytes_max as u64 {
         return Err(Problem::BodyTooLarge { bytes_max });
     }
-    let deadline = Instant::now() + wait_max;
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
-    while !body.is_end_stream() {
-        let frame = match timeout_at(deadline, body.frame()).await {
-            Err(_) => return Err(Problem::BodyTimeout),
-            Ok(None) => break,
-            Ok(Some(Err(error))) => return Err(Problem::BodyBroken(error.to_string())),
-            Ok(Some(Ok(frame))) => frame,
-        };
+    timeout(wait_max, collect(body, bytes_max, share)).await.unwrap_or(Err(Problem::BodyTimeout))
+}
+
+async fn collect(body: &mut Incoming, bytes_max: usize, share: &mut Share) -> Result<Bytes, Problem> {
+    // Most bodies are one piece: that one is kept as it is. From the second on they are copied together.
+    let mut single = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Problem::BodyBroken(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
         share.grow(data.len())?;
-        if first.len() + rest.len() + data.len() > bytes_max {
+        if single.len() + whole.len() + data.len() > bytes_max {
             return Err(Problem::BodyTooLarge { bytes_max });
         }
-        // Most bodies are one piece: that one is kept as it is.
-        if first.is_empty() {
-            first = data;
+        if single.is_empty() && whole.is_empty() {
+            single = data;
         } else {
-            rest.extend_from_slice(&data);
+            whole.extend_from_slice(&std::mem::take(&mut single));
+            whole.extend_from_slice(&data);
         }
     }
-    if rest.is_empty() {
-        return Ok(first);
-    }
-    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
-    whole.extend_from_slice(&first);
-    whole.extend_from_slice(&rest);
-    Ok(whole.freeze())
+    Ok(if whole.is_empty() { single } else { whole.freeze() })
 }
 
 /// Reads on and drops, for a moment. Sockets closed with unread data reset the connection and take the answer with it.
 pub(super) async fn discard(body: &mut Incoming) {
-    let deadline = Instant::now() + DISCARD_WAIT_MAX;
     let mut left_bytes = DISCARDED_BYTES_MAX;
-    while left_bytes > 0 && !body.is_end_stream() {
-        match timeout_at(deadline, body.frame()).await {
-            Ok(Some(Ok(frame))) => left_bytes = left_bytes.saturating_sub(frame.data_ref().map_or(0, Bytes::len)),
-            _ => break,
+    let reading = async {
+        while left_bytes > 0
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            left_bytes = left_bytes.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
         }
-    }
+    };
+    // Whatever came of it, the answer is sent now.
+    let _ = timeout(DISCARD_WAIT_MAX, reading).await;
 }
 
 #[cfg(test)]

@@ -30,7 +30,8 @@ impl Maker {
         let [p1, p2, p3, p4, p5, p6] = self.process;
         // The builder overwrites the upper half of the first byte with the version and two bits of the third with the
         // variant: 4 + 8 + 6 + 8 bits are left for the counter, high bits first, so that identities sort by count.
-        let [c1, c2, c3, c4] = [count >> 22 & 0x0f, count >> 14 & 0xff, count >> 8 & 0x3f, count & 0xff].map(|b| b as u8);
+        let [c1, c2, c3, c4] =
+            [count >> 22 & 0x0f, count >> 14 & 0xff, count >> 8 & 0x3f, count & 0xff].map(|b| b as u8);
         let random = [c1, c2, c3, c4, p1, p2, p3, p4, p5, p6];
         Builder::from_unix_timestamp_millis(now.unix_millis().max(0).unsigned_abs(), &random).into_uuid()
     }

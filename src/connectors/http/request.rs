@@ -127,10 +127,10 @@ async fn take(door: &Door, way: &Way, headers: &HeaderMap, body: &mut Incoming) 
     let _slot = door.slots.try_acquire().map_err(|_| Problem::Busy)?;
     let mut share = door.bodies.share();
     let body = body::read(body, way.body_bytes_max, door.body_wait_max, &mut share).await?;
-    if let Verdict::Signed(signature) = verdict {
-        if !way.auth.verifies(&signature, &body) {
-            return Err(unauthorized());
-        }
+    if let Verdict::Signed(signature) = verdict
+        && !way.auth.verifies(&signature, &body)
+    {
+        return Err(unauthorized());
     }
     let key = idempotency_key(headers)?;
     let content_type = content_type(headers)?;
@@ -243,9 +243,7 @@ fn refuse_encoding(headers: &HeaderMap) -> Result<(), Problem> {
 /// W3C Trace Context, version 00 in form; anything else starts no trace and is left out.
 fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let value = single(headers, TRACEPARENT, "").ok()??;
-    let hex = |range: std::ops::Range<usize>| {
-        value[range].iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
+    let hex = |range: std::ops::Range<usize>| value[range].iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let zero = |range: std::ops::Range<usize>| value[range].iter().all(|b| *b == b'0');
     let fits = value.len() == 55
         && value.starts_with(b"00-")

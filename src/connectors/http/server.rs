@@ -177,8 +177,7 @@ where
 {
     let builder = protocol();
     let spoken = Arc::new(AtomicBool::new(false));
-    let mut connection =
-        std::pin::pin!(builder.serve_connection(io, Noting { service, spoken: Arc::clone(&spoken) }));
+    let mut connection = std::pin::pin!(builder.serve_connection(io, Noting { service, spoken: Arc::clone(&spoken) }));
     // The header time-out begins when the protocol version is known; until then this one holds.
     let mut silence = std::pin::pin!(sleep(HEAD_WAIT_MAX));
     let (mut watched, mut ending) = (true, false);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use reqwest::{Client, Method, Response, StatusCode, Url};
+use reqwest::{Body, Client, Method, Response, StatusCode, Url};
 
 use crate::connectors::line;
 use crate::connectors::secret::{Resolve, Unresolved};
@@ -89,7 +89,9 @@ impl HttpSink {
         let url = url.filter(Url::has_host).ok_or(Error::Url)?;
         let path = if stated.is_referenced() { "/…" } else { url.path() };
         let shown = format!("{}{path}", url.origin().ascii_serialization());
-        let request::Fixed { headers, hidden } = request::fixed(spec, resolve)?;
+        let request::Fixed { headers, mut hidden } = request::fixed(spec, resolve)?;
+        let queried = url.query_pairs().map(|(_, value)| value.into_owned());
+        hidden.extend(queried.chain(url.password().map(str::to_owned)).filter(|text| request::is_hidden(text)));
         Ok(HttpSink {
             unit: unit.clone(),
             client: request::client(spec.timeout.0, certificates)?,
@@ -109,7 +111,7 @@ impl HttpSink {
         })
     }
 
-    async fn send(&self, messages: &[&Stored], body: Vec<u8>) -> Delivered {
+    async fn send(&self, messages: &[&Stored], body: impl Into<Body>) -> Delivered {
         if let Some(limit) = &self.limit {
             limit.until_ready().await;
         }
@@ -136,11 +138,7 @@ impl HttpSink {
             text.push_str(" (redirects are not followed: state the final address as `url`)");
         }
         let failure = Failure::new(format!("http-{}", status.as_u16()), text);
-        if is_transient(status) {
-            Delivered::Transient { failure, retry_after }
-        } else {
-            Delivered::Permanent(failure)
-        }
+        if is_transient(status) { Delivered::Transient { failure, retry_after } } else { Delivered::Permanent(failure) }
     }
 
     /// Reads the body up to its bound and gives its beginning. The status has decided already: a body that breaks off
@@ -219,7 +217,7 @@ impl Sink for HttpSink {
             let Some(batch) = &self.batch else {
                 let mut delivered = Vec::with_capacity(messages.len());
                 for message in messages {
-                    delivered.push(self.send(&[message], message.payload.to_vec()).await);
+                    delivered.push(self.send(&[message], message.payload.clone()).await);
                 }
                 return delivered;
             };

@@ -94,10 +94,10 @@ impl Entrance {
         for (listen, routes) in by_address {
             let tls = common_tls(&listen, &routes)?;
             let listener = Listener::bind(&listen, tls.as_ref()).await?;
-            if !listener.address().ip().is_loopback() {
-                if let Some(open) = routes.iter().find(|route| route.auth.is_none()) {
-                    return Err(Error::Unguarded { unit: open.unit.id.to_string(), listen });
-                }
+            if let Some(open) = routes.iter().find(|route| route.auth.is_none())
+                && !listener.address().ip().is_loopback()
+            {
+                return Err(Error::Unguarded { unit: open.unit.id.to_string(), listen });
             }
             let door = Arc::new(Door {
                 ways: ways(&listen, routes, &context)?,

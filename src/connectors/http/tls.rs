@@ -33,8 +33,8 @@ pub enum Error {
 /// TLS 1.2 and 1.3, HTTP/2 preferred over HTTP/1.1.
 pub fn server_config(files: &Files) -> Result<Arc<ServerConfig>, Error> {
     let chain = certificates(&files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|source| Error::Key { path: files.key.clone(), source })?;
+    let key =
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|source| Error::Key { path: files.key.clone(), source })?;
     let unusable = |source| Error::Unusable { cert: files.cert.clone(), key: files.key.clone(), source };
     // The provider is named, not taken from the process: two of them linked in would make the default ambiguous.
     let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

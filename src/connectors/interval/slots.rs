@@ -68,8 +68,7 @@ impl Schedule {
             Some(name) => name.parse().map_err(|_| Error::Zone(name.to_owned()))?,
         };
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-        let cron =
-            parser.parse(pattern).map_err(|source| Error::Cron { pattern: pattern.to_owned(), source })?;
+        let cron = parser.parse(pattern).map_err(|source| Error::Cron { pattern: pattern.to_owned(), source })?;
         let schedule = Schedule::Cron { cron: Box::new(cron), zone };
         // Such as 30 February. Found here, or the source would wait in silence.
         schedule.next_slot(0).ok_or_else(|| Error::Never(pattern.to_owned()))?;
@@ -193,9 +192,15 @@ mod tests {
     #[test]
     fn cron_takes_five_fields_and_six_with_seconds_first() {
         let minutely = Schedule::new(&cron("*/5 * * * *", None)).unwrap();
-        assert_eq!(walk(&minutely, "2026-01-01T00:01:30Z", 2), ["2026-01-01T00:05:00.000Z", "2026-01-01T00:10:00.000Z"]);
+        assert_eq!(
+            walk(&minutely, "2026-01-01T00:01:30Z", 2),
+            ["2026-01-01T00:05:00.000Z", "2026-01-01T00:10:00.000Z"]
+        );
         let secondly = Schedule::new(&cron("*/30 * * * * *", None)).unwrap();
-        assert_eq!(walk(&secondly, "2026-01-01T00:00:00.5Z", 2), ["2026-01-01T00:00:30.000Z", "2026-01-01T00:01:00.000Z"]);
+        assert_eq!(
+            walk(&secondly, "2026-01-01T00:00:00.5Z", 2),
+            ["2026-01-01T00:00:30.000Z", "2026-01-01T00:01:00.000Z"]
+        );
     }
 
     #[test]
@@ -304,9 +309,6 @@ mod tests {
     fn rare_slots_of_long_ago_are_found() {
         let schedule = vilnius("0 12 29 2 *");
         let slots = schedule.missed(at("2015-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), OnMissed::FireAll);
-        assert_eq!(
-            texts(&slots),
-            ["2016-02-29T10:00:00.000Z", "2020-02-29T10:00:00.000Z", "2024-02-29T10:00:00.000Z"]
-        );
+        assert_eq!(texts(&slots), ["2016-02-29T10:00:00.000Z", "2020-02-29T10:00:00.000Z", "2024-02-29T10:00:00.000Z"]);
     }
 }

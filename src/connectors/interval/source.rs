@@ -15,9 +15,9 @@ use crate::flow::backoff::Backoff;
 use crate::flow::message::{self, HeadersBuilder, Outgoing};
 use crate::manifest::connector::interval::{Interval, MISSED_SLOTS_MAX, OnMissed};
 use crate::ports::bus::{self, Batch, Expected};
+use crate::time::Timestamp;
 use crate::unit::context::Context;
 use crate::unit::status::{State, Unit};
-use crate::time::Timestamp;
 
 /// A slot that is stored later than this has been missed, in milliseconds. Below it a slow disk or a busy machine is
 /// nothing to decide about.
@@ -202,8 +202,7 @@ impl Source {
         let payload = self.payload.clone().unwrap_or_else(|| {
             Bytes::from(serde_json::json!({ "slot": Timestamp::from_unix_millis(slot).to_string() }).to_string())
         });
-        let record =
-            FenceRecord { unit, instance: self.context.instance.to_string(), position: Position { slot } };
+        let record = FenceRecord { unit, instance: self.context.instance.to_string(), position: Position { slot } };
         let record = serde_json::to_vec(&record).expect("strings and numbers are JSON");
         let message = |subject: &str, headers: HeadersBuilder, payload| Outgoing {
             subject: subject.to_owned(),

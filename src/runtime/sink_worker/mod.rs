@@ -10,9 +10,11 @@
 //! 1. *This very delivery failed*, in a call that began while the breaker was closed and carried nothing else. (A
 //!    message at its last attempt goes alone, hence a batch never condemns its members.)
 //! 2. *Its attempts are used up*: the bus's count, plus attempts made on this delivery while it stayed in hand. Probes
-//!    do not count, and what waits for a breaker is held with in-progress, so that waiting does not count either.
-//! 3. *It fails alone*: since an earlier failure of it that this process saw, the receiver answered a later call. A
-//!    first failure cannot be told from the first moment of an outage, so a message is never given up at once.
+//!    and failures that opened the breaker do not count, unless rule 3 shows them to be the message's own; what waits
+//!    for the breaker is held with in-progress, so that waiting does not count either.
+//! 3. *It fails alone*: since an earlier failure of it that this process saw, the receiver answered a later call; and
+//!    once more, when that earlier failure may have been an outage's. A first failure cannot be told from the first
+//!    moment of an outage, so a message is never given up at once. (`failures.rs`)
 //!
 //! It follows that a message is tried at least twice by a process, and that one which fails while nothing else is
 //! there to deliver counts as an outage: it is held, and tried again at the pace of the breaker. A failed probe brings
@@ -56,7 +58,9 @@ use crate::unit::status;
 
 /// Payload bytes in hand; the last message taken may exceed it.
 pub const HAND_BYTES_MAX: usize = 32 << 20;
-/// Messages in hand at least, with `order_by`: room for many keys.
+/// Messages the hand has room for at least: deliveries go on while acknowledgements are being stored.
+const HAND_MIN: usize = 64;
+/// The same with `order_by`: room for many keys.
 const HAND_ORDERED_MIN: usize = 1_024;
 /// Messages of stuck keys that wait at the bus; without `order_by`, messages that wait there for their next attempt.
 pub const DEFERRED_MAX: usize = 4_096;
@@ -113,7 +117,7 @@ pub enum Error {
 /// Messages a sink holds in memory at most.
 pub fn hand_messages_max(delivering: &Delivering, ordered: bool) -> usize {
     let twice = delivering.concurrency.saturating_mul(delivering.messages_max).saturating_mul(2);
-    twice.max(if ordered { HAND_ORDERED_MIN } else { 16 }).min(PULL_MESSAGES_MAX)
+    twice.max(if ordered { HAND_ORDERED_MIN } else { HAND_MIN }).min(PULL_MESSAGES_MAX)
 }
 
 /// The in-flight limit that the durable of a sink needs: what is in hand and what was put off.
@@ -125,6 +129,7 @@ pub fn in_flight_max(delivering: &Delivering, ordered: bool) -> usize {
 pub async fn run(context: Context, spec: SinkUnit) -> Result<(), Error> {
     let (sink, unit, id) = (Arc::clone(&spec.sink), Arc::clone(&spec.unit), spec.id.clone());
     let clock = Arc::clone(&context.clock);
+    unit.set_durable(spec.durable.clone());
     let outcome = worker::Worker::new(context, spec).work().await;
     if tokio::time::timeout(CLOSE_MAX, sink.close()).await.is_err() {
         tracing::warn!(unit = %id, "the sink did not close in time");

@@ -10,8 +10,7 @@ use crate::flow::message::Outgoing;
 use crate::ports::bus::{self, Batch, Bus, Durable, PubAck, Settlement};
 
 /// Waits between tries when the bus takes nothing.
-pub(super) const BACKOFF: Backoff =
-    Backoff { initial: Duration::from_millis(200), max: Duration::from_secs(10) };
+pub(super) const BACKOFF: Backoff = Backoff { initial: Duration::from_millis(200), max: Duration::from_secs(10) };
 
 #[derive(Debug)]
 pub(super) struct Item {

@@ -1,5 +1,8 @@
 //! The loop itself. What it decides and why is said in the module head above.
 
+mod intake;
+mod outcome;
+
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,14 +15,11 @@ use tokio::task::JoinSet;
 use super::failures::Failures;
 use super::hand::{Choice, Hand, Held};
 use super::settler::{BACKOFF, Item, Settler};
-use super::{
-    DEFERRED, DEFERRED_MAX, HAND_BYTES_MAX, LETTERS_MAX, PROBE_PULL_WAIT, PULL_WAIT, SinkUnit, hand_messages_max,
-};
+use super::{DEFERRED, DEFERRED_MAX, LETTERS_MAX, SinkUnit, hand_messages_max};
 use crate::flow::backoff::Backoff;
-use crate::flow::breaker::{Breaker, Passing, RETRY_AFTER_MAX};
-use crate::flow::dead_letter::{Death, dead_letter};
+use crate::flow::breaker::{Breaker, Passing};
 use crate::flow::failure::Failure;
-use crate::flow::ordering::{Lanes, Offered};
+use crate::flow::ordering::Lanes;
 use crate::ports::bus::{self, Delivery};
 use crate::ports::sink::{Delivered, Delivering};
 use crate::unit::context::Context;
@@ -206,69 +206,6 @@ impl Worker {
         }
     }
 
-    fn may_pull(&self, now: Duration) -> bool {
-        let settling = self.acks.trouble.is_none() && self.deaths.trouble.is_none();
-        self.pull.is_none() && settling && now >= self.pull_at && self.put_offs.len() < DEFERRED_MAX
-    }
-
-    fn pull_more(&mut self, now: Duration) {
-        let mut room = self.hand_max.saturating_sub(self.hand.len());
-        if room == 0 && self.returning.is_some() {
-            self.shed();
-            room = self.hand_max.saturating_sub(self.hand.len());
-        }
-        // Not one by one behind a full hand: each pull costs a turn.
-        if room >= self.hand_max.div_ceil(4) && self.hand.bytes() < HAND_BYTES_MAX && self.may_pull(now) {
-            self.pull(room, PULL_WAIT, false);
-        }
-    }
-
-    fn pull(&mut self, messages_max: usize, wait: Duration, for_probe: bool) {
-        let bytes_max = HAND_BYTES_MAX.saturating_sub(self.hand.bytes()).max(1);
-        let answer = self.context.bus.pull(&self.spec.durable, messages_max, bytes_max, wait);
-        self.pull = Some(Pull { for_probe, answer });
-    }
-
-    /// The receiver may be asked again: with a message it has not failed on, if there is one.
-    fn probe(&mut self, now: Duration) {
-        if self.returning.is_some() {
-            return self.pull_more(now);
-        }
-        let candidate = self.hand.probe();
-        let fresh = candidate.is_some_and(|sequence| self.hand.get(sequence).tried == 0);
-        if !fresh && !self.probe_pulled && self.may_pull(now) {
-            if self.hand.len() >= self.hand_max {
-                self.shed();
-            }
-            let room = self.hand_max.saturating_sub(self.hand.len());
-            if room > 0 {
-                // With keys the first may belong to a stuck one; a few more may not.
-                let messages_max = if self.is_ordered() { room } else { 1 };
-                let wait = if candidate.is_some() { PROBE_PULL_WAIT } else { PULL_WAIT };
-                return self.pull(messages_max, wait, true);
-            }
-        }
-        // A pull from before that still waits says that there is nothing fresh.
-        let awaited = self.pull.as_ref().is_some_and(|pull| pull.for_probe);
-        if let Some(sequence) = candidate
-            && (fresh || !awaited)
-        {
-            self.breaker.probe(now);
-            self.send(vec![sequence], true, now);
-        }
-    }
-
-    /// Gives a quarter of the hand back to the bus, to come again after what is kept.
-    fn shed(&mut self) {
-        for sequence in self.hand.shed(self.hand_max.div_ceil(4)) {
-            self.put_off(sequence, DEFERRED);
-        }
-    }
-
-    fn put_off(&mut self, sequence: u64, delay: Duration) {
-        self.put_offs.push(self.context.bus.put_off(&self.spec.durable, sequence, delay));
-    }
-
     fn send(&mut self, sequences: Vec<u64>, probe: bool, now: Duration) {
         let call = self.failures.call();
         let messages: Vec<_> = sequences.iter().map(|sequence| self.hand.start(*sequence, call)).collect();
@@ -281,134 +218,6 @@ impl Worker {
             });
             Landed { call, probe, sequences, outcomes, began: now }
         });
-    }
-
-    fn landed(&mut self, landed: Landed) {
-        let now = self.now();
-        let unit = self.spec.id.to_string();
-        metrics::histogram!("vejas_sink_delivery_seconds", "unit" => unit)
-            .record(now.saturating_sub(landed.began).as_secs_f64());
-        let asked = landed.outcomes.iter().filter_map(|outcome| match outcome {
-            Delivered::Transient { retry_after, .. } => *retry_after,
-            _ => None,
-        });
-        if landed.outcomes.iter().any(|outcome| !matches!(outcome, Delivered::Transient { .. })) {
-            self.failures.answered(landed.call);
-            self.breaker.succeeded(landed.probe);
-        } else {
-            self.breaker.failed(now, landed.probe, asked.max());
-            self.probe_pulled = false;
-        }
-        let alone = landed.sequences.len() == 1;
-        for (sequence, outcome) in landed.sequences.into_iter().zip(landed.outcomes) {
-            match outcome {
-                Delivered::Done => {
-                    self.failures.forget(sequence);
-                    self.acks.push(Item { sequence, letter: None });
-                }
-                Delivered::Permanent(failure) => {
-                    self.note(&failure);
-                    self.die(sequence, &failure);
-                }
-                Delivered::Transient { failure, retry_after } => {
-                    self.note(&failure);
-                    let fails_alone = self.failures.failed(sequence) && alone && !landed.probe;
-                    let used_up = self.hand.get(sequence).attempt() >= self.spec.retry.max_attempts;
-                    if fails_alone && used_up {
-                        self.die(sequence, &failure);
-                    } else {
-                        self.try_again(sequence, landed.probe, retry_after, now);
-                    }
-                }
-            }
-        }
-    }
-
-    fn try_again(&mut self, sequence: u64, probe: bool, retry_after: Option<Duration>, now: Duration) {
-        self.spec.unit.retried(1);
-        let attempt = self.hand.get(sequence).attempt();
-        if !probe {
-            self.hand.count(sequence);
-        }
-        let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
-        let delay = self.backoff.delay(attempt, (self.spec.jitter)()).max(asked);
-        if !self.breaker.is_closed() {
-            self.hand.back(sequence, now);
-        } else if self.is_ordered() || self.stop_at.is_some() {
-            self.hand.back(sequence, now + delay);
-        } else {
-            self.hand.drop(sequence);
-            self.put_off(sequence, delay);
-        }
-    }
-
-    fn note(&mut self, failure: &Failure) {
-        self.spec.unit.set_error(&failure.code, &failure.message, self.context.clock.now());
-        self.last_failure = Some(failure.clone());
-    }
-
-    /// The message becomes a dead letter. It stays in hand until that is stored.
-    fn die(&mut self, sequence: u64, failure: &Failure) {
-        self.failures.forget(sequence);
-        let held = self.hand.get(sequence);
-        let death = Death {
-            unit: &self.spec.id,
-            digest: &self.spec.digest,
-            attempts: held.attempt(),
-            failure,
-            last: self.context.clock.now(),
-        };
-        let letter = dead_letter(&self.context.names, &held.message, &death);
-        self.deaths.push(Item { sequence, letter: Some(letter) });
-    }
-
-    fn pulled(&mut self, for_probe: bool, answer: Result<Vec<Delivery>, bus::Error>) -> Result<(), bus::Error> {
-        self.probe_pulled |= for_probe;
-        let now = self.now();
-        match answer {
-            Ok(deliveries) => {
-                self.pull_failures = 0;
-                self.pull_trouble = None;
-                deliveries.into_iter().for_each(|delivery| self.take(delivery, now));
-                Ok(())
-            }
-            Err(error) if error.is_retryable() => {
-                self.pull_failures = self.pull_failures.saturating_add(1);
-                self.pull_at = now + BACKOFF.delay(self.pull_failures, (self.spec.jitter)());
-                self.pull_trouble = Some(error);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn take(&mut self, delivery: Delivery, now: Duration) {
-        let Delivery { message, attempt, .. } = delivery;
-        let sequence = message.sequence;
-        if let Some(returning) = &mut self.returning
-            && sequence <= returning.delivered
-        {
-            returning.seen.insert(sequence);
-        }
-        // Its ack wait ran out while it was in hand: the work that goes on counts.
-        if self.hand.holds(sequence) {
-            return;
-        }
-        let key = self.spec.order_by.as_ref().map(|order_by| order_by(&message)).transpose();
-        let base = if self.is_ordered() { 1 } else { attempt };
-        let held = Held { message, base, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: now };
-        match key {
-            Ok(key) => {
-                if self.hand.take(key.as_deref(), held) == Offered::Deferred {
-                    self.put_off(sequence, DEFERRED);
-                }
-            }
-            Err(failure) => {
-                self.note(&failure);
-                self.hand.keep(held);
-                self.die(sequence, &failure);
-            }
-        }
     }
 
     fn acknowledged(&mut self, answer: Result<Vec<bus::PubAck>, bus::Error>) -> Result<(), bus::Error> {
@@ -448,7 +257,7 @@ impl Worker {
 
     /// The next moment at which something may begin by time alone.
     fn wake(&self, now: Duration) -> Duration {
-        let mut wake = self.progress_at;
+        let mut wake = if self.progress.is_none() { self.progress_at } else { now + self.spec.ack_wait };
         wake = self.stop_at.map_or(wake, |at| wake.min(at));
         for at in [self.acks.retry_at, self.deaths.retry_at, self.pull_at] {
             wake = if at > now { wake.min(at) } else { wake };

@@ -63,7 +63,12 @@ pub(super) fn fixed(spec: &Http, resolve: Resolve<'_>) -> Result<Fixed, Error> {
     }
     let hidden = secrets.iter().filter(|secret| secret.is_referenced() || spec.auth.is_some());
     let hidden = hidden.map(|secret| secret.expose().to_owned());
-    Ok(Fixed { headers, hidden: hidden.filter(|text| text.len() >= HIDDEN_BYTES_MIN).collect() })
+    Ok(Fixed { headers, hidden: hidden.filter(|text| is_hidden(text)).collect() })
+}
+
+/// Whether a secret is looked for in answers.
+pub(super) fn is_hidden(text: &str) -> bool {
+    text.len() >= HIDDEN_BYTES_MIN
 }
 
 fn sensitive(value: &str, name: &str) -> Result<HeaderValue, Error> {

@@ -118,10 +118,8 @@ async fn answers_are_sorted_into_delivered_passing_and_final() {
 
 #[tokio::test]
 async fn a_redirect_is_final_and_explained() {
-    let (url, seen) = receiver(|_| {
-        Answer::builder().status(307).header("Location", "/elsewhere").body(String::new()).unwrap()
-    })
-    .await;
+    let (url, seen) =
+        receiver(|_| Answer::builder().status(307).header("Location", "/elsewhere").body(String::new()).unwrap()).await;
     let delivered = open(&spec(&url)).deliver(&[message("A", "")]).await.remove(0);
     assert!(matches!(delivered, Delivered::Permanent(f) if f.message.contains("not followed")));
     assert_eq!(seen.lock().unwrap().len(), 1);
@@ -144,7 +142,7 @@ fn retry_after_is_read_as_seconds_and_as_a_date() {
 
 #[tokio::test]
 async fn errors_show_no_credential() {
-    let (url, _) = receiver(|_| answer(400, &format!("bad token t0ken{}", "x".repeat(100_000)))).await;
+    let (url, _) = receiver(|_| answer(400, &format!("bad token t0ken quer1 passw0rd{}", "x".repeat(100_000)))).await;
     let mut with_token = spec(&url.replace("http://", "http://user:passw0rd@"));
     with_token.url.0.push_str("?key=quer1");
     with_token.auth = Some(http::Auth::Bearer { token: Setting("ref:t0ken".to_owned()) });
@@ -183,7 +181,10 @@ async fn a_refused_batch_is_sent_one_by_one_and_only_the_bad_one_is_refused() {
     assert_eq!(delivered[2], Delivered::Done);
     assert!(matches!(&delivered[3], Delivered::Permanent(failure) if failure.code == "batch-format"));
     let seen = seen.lock().unwrap();
-    assert_eq!(seen.iter().map(|(_, body)| body.as_str()).collect::<Vec<_>>(), ["[1,\"bad\",3]", "[1]", "[\"bad\"]", "[3]"]);
+    assert_eq!(
+        seen.iter().map(|(_, body)| body.as_str()).collect::<Vec<_>>(),
+        ["[1,\"bad\",3]", "[1]", "[\"bad\"]", "[3]"]
+    );
     let key = seen[0].0["idempotency-key"].to_str().unwrap();
     assert_eq!(key.len(), "sink/erp/".len() + 64);
     assert_eq!(seen[1].0["idempotency-key"], "sink/erp/A");
@@ -227,5 +228,8 @@ fn what_cannot_work_is_refused_at_start_without_showing_it() {
     assert!(matches!(open(&spec("https://a.example"), Some(b"no pem")), Err(Error::Certificates(_))));
     let mut bad = spec("http://a.example");
     bad.headers = BTreeMap::from([("a".to_owned(), Setting("s3cret\n".to_owned()))]);
-    assert_eq!(open(&bad, None).unwrap_err().to_string(), "the value of header a holds characters that a header cannot");
+    assert_eq!(
+        open(&bad, None).unwrap_err().to_string(),
+        "the value of header a holds characters that a header cannot"
+    );
 }

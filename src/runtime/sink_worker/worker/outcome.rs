@@ -1,0 +1,96 @@
+//! What becomes of messages when a call has ended: acknowledged, tried again or given up.
+
+use std::time::Duration;
+
+use super::{Item, Landed, Worker};
+use crate::flow::breaker::RETRY_AFTER_MAX;
+use crate::flow::dead_letter::{Death, dead_letter};
+use crate::flow::failure::Failure;
+use crate::ports::sink::Delivered;
+
+impl Worker {
+    pub(super) fn landed(&mut self, landed: Landed) {
+        let now = self.now();
+        let unit = self.spec.id.to_string();
+        metrics::histogram!("vejas_sink_delivery_seconds", "unit" => unit)
+            .record(now.saturating_sub(landed.began).as_secs_f64());
+        let asked = landed.outcomes.iter().filter_map(|outcome| match outcome {
+            Delivered::Transient { retry_after, .. } => *retry_after,
+            _ => None,
+        });
+        if landed.outcomes.iter().any(|outcome| !matches!(outcome, Delivered::Transient { .. })) {
+            self.failures.answered(landed.call);
+            self.breaker.succeeded(landed.probe);
+        } else {
+            let was_closed = self.breaker.is_closed();
+            self.breaker.failed(now, landed.probe, asked.max());
+            self.probe_pulled = false;
+            if was_closed && !self.breaker.is_closed() {
+                self.failures.outage();
+            }
+        }
+        let alone = landed.sequences.len() == 1;
+        for (sequence, outcome) in landed.sequences.into_iter().zip(landed.outcomes) {
+            match outcome {
+                Delivered::Done => {
+                    self.failures.forget(sequence);
+                    self.acks.push(Item { sequence, letter: None });
+                }
+                Delivered::Permanent(failure) => {
+                    self.note(&failure);
+                    self.die(sequence, &failure);
+                }
+                Delivered::Transient { failure, retry_after } => {
+                    self.note(&failure);
+                    let outage = !self.breaker.is_closed();
+                    let verdict = self.failures.failed(sequence, outage);
+                    let used_up = self.hand.get(sequence).attempt() >= self.spec.retry.max_attempts;
+                    if verdict.alone && used_up && alone && !landed.probe {
+                        self.die(sequence, &failure);
+                    } else {
+                        let counts = !landed.probe && (!outage || verdict.own);
+                        self.try_again(sequence, counts, retry_after, now);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn try_again(&mut self, sequence: u64, counts: bool, retry_after: Option<Duration>, now: Duration) {
+        self.spec.unit.retried(1);
+        let attempt = self.hand.get(sequence).attempt();
+        if counts {
+            self.hand.count(sequence);
+        }
+        let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        let delay = self.backoff.delay(attempt, (self.spec.jitter)()).max(asked);
+        if !self.breaker.is_closed() {
+            self.hand.back(sequence, now);
+        } else if self.is_ordered() || self.stop_at.is_some() {
+            self.hand.back(sequence, now + delay);
+        } else {
+            self.hand.drop(sequence);
+            self.put_off(sequence, delay);
+        }
+    }
+
+    pub(super) fn note(&mut self, failure: &Failure) {
+        self.spec.unit.set_error(&failure.code, &failure.message, self.context.clock.now());
+        self.last_failure = Some(failure.clone());
+    }
+
+    /// The message becomes a dead letter. It stays in hand until that is stored.
+    pub(super) fn die(&mut self, sequence: u64, failure: &Failure) {
+        self.failures.forget(sequence);
+        let held = self.hand.get(sequence);
+        let death = Death {
+            unit: &self.spec.id,
+            digest: &self.spec.digest,
+            attempts: held.attempt(),
+            failure,
+            last: self.context.clock.now(),
+        };
+        let letter = dead_letter(&self.context.names, &held.message, &death);
+        self.deaths.push(Item { sequence, letter: Some(letter) });
+    }
+}
