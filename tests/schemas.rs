@@ -1,5 +1,7 @@
 //! `schemas/` is what the types say, and every YAML that comes with Vejas keeps to it.
 
+#![allow(clippy::disallowed_methods)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +26,8 @@ fn the_schemas_in_the_repository_are_those_of_the_types() {
         assert!(found == text, "schemas/{name} is out of date: run `vejas schema --write schemas`");
         expected.push(name);
     }
-    let mut found: Vec<String> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut found: Vec<String> =
+        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     found.sort_unstable();
     expected.sort_unstable();
     assert_eq!(found, expected);
@@ -58,7 +61,8 @@ fn every_manifest_of_the_repository_validates() {
         assert!(text.starts_with("# yaml-language-server: $schema="), "{}", path.display());
         for document in read.documents {
             let json = document.root.to_json();
-            let errors: Vec<String> = validator.iter_errors(&json).map(|e| format!("{}: {e}", e.instance_path())).collect();
+            let errors: Vec<String> =
+                validator.iter_errors(&json).map(|e| format!("{}: {e}", e.instance_path())).collect();
             assert!(errors.is_empty(), "{} document {}: {errors:?}", path.display(), document.index);
         }
     }

@@ -131,11 +131,14 @@ fn fields<'s>(root: &'s Value, schema: &'s Value) -> Vec<(&'s str, &'s Value, bo
     let choice = held.get("oneOf").is_some();
     let mut found: Vec<(&str, &Value, bool)> = Vec::new();
     if let Some(properties) = held.get("properties").and_then(Value::as_object) {
-        found.extend(properties.iter().map(|(name, schema)| (name.as_str(), schema, required.contains(&name.as_str()))));
+        found
+            .extend(properties.iter().map(|(name, schema)| (name.as_str(), schema, required.contains(&name.as_str()))));
     }
     for key in ["anyOf", "oneOf"] {
         for branch in held.get(key).and_then(Value::as_array).into_iter().flatten() {
-            found.extend(fields(root, branch).into_iter().map(|(name, schema, needed)| (name, schema, needed && !choice)));
+            found.extend(
+                fields(root, branch).into_iter().map(|(name, schema, needed)| (name, schema, needed && !choice)),
+            );
         }
     }
     if let Some(items) = held.get("items") {

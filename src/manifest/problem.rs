@@ -215,7 +215,10 @@ pub fn did_you_mean<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a s
         if slips <= 1 { alike.max(ONE_SLIP) } else { alike }
     };
     let scored = candidates.into_iter().map(|candidate| (likeness(candidate), candidate));
-    scored.filter(|(score, _)| *score >= LIKENESS_MIN).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
+    scored
+        .filter(|(score, _)| *score >= LIKENESS_MIN)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

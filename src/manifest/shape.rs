@@ -16,8 +16,22 @@ use super::{sink, source};
 
 /// What the walk reads of a schema. Everything else in it is for editors.
 pub const KEYWORDS: &[&str] = &[
-    "$ref", "additionalProperties", "anyOf", "const", "enum", "items", "maxItems", "maxLength", "maximum", "minItems",
-    "minimum", "oneOf", "pattern", "properties", "required", "type",
+    "$ref",
+    "additionalProperties",
+    "anyOf",
+    "const",
+    "enum",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maximum",
+    "minItems",
+    "minimum",
+    "oneOf",
+    "pattern",
+    "properties",
+    "required",
+    "type",
 ];
 /// What it leaves out: notes for people and tools, and the names of number formats.
 pub const NOTES: &[&str] = &["$defs", "$schema", "default", "description", "format", "title"];
@@ -361,7 +375,12 @@ mod tests {
         let Some(rules) = schema.as_object() else { return };
         found.extend(rules.keys().cloned());
         for key in ["properties", "$defs"] {
-            rules.get(key).and_then(Json::as_object).into_iter().flat_map(|m| m.values()).for_each(|s| keywords(s, found));
+            rules
+                .get(key)
+                .and_then(Json::as_object)
+                .into_iter()
+                .flat_map(|m| m.values())
+                .for_each(|s| keywords(s, found));
         }
         for key in ["anyOf", "oneOf", "allOf"] {
             rules.get(key).and_then(Json::as_array).into_iter().flatten().for_each(|s| keywords(s, found));

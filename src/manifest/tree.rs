@@ -137,7 +137,11 @@ fn is_manifest(path: &Path) -> bool {
 /// Paths are shown with `/` on every system, and without a leading `./`.
 fn shown(path: &Path) -> String {
     let path = path.strip_prefix(".").ok().filter(|rest| !rest.as_os_str().is_empty()).unwrap_or(path);
-    path.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/").replacen("//", "/", 1)
+    path.components()
+        .map(|part| part.as_os_str().to_string_lossy())
+        .collect::<Vec<_>>()
+        .join("/")
+        .replacen("//", "/", 1)
 }
 
 fn problem(code: Code, path: &Path, message: String) -> Problem {

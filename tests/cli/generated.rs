@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::{cases, golden, vejas};
 
 const SINK: &str = "apiVersion: vejas/v1\nkind: Sink\nmetadata: { name: out }\nspec: { from: a.b, stdout: {} }\n";
-const SOURCE: &str = "apiVersion: vejas/v1\nkind: Source\nmetadata: { name: in }\nspec: { interval: { every: 10s }, to: a.b }\n";
+const SOURCE: &str =
+    "apiVersion: vejas/v1\nkind: Source\nmetadata: { name: in }\nspec: { interval: { every: 10s }, to: a.b }\n";
 
 fn case(name: &str, build: impl FnOnce(&Path)) {
     let folder = tempfile::tempdir().unwrap();
@@ -52,7 +53,9 @@ fn tabs_are_said_to_be_tabs() {
 #[test]
 fn files_without_a_document_are_no_problem() {
     case("empty", |root| {
-        for (name, text) in [("a", ""), ("b", "# only a comment\n"), ("c", "---\n---\n# nothing\n...\n"), ("d", "\u{feff}\n")] {
+        for (name, text) in
+            [("a", ""), ("b", "# only a comment\n"), ("c", "---\n---\n# nothing\n...\n"), ("d", "\u{feff}\n")]
+        {
             fs::write(root.join(name).with_extension("yaml"), text).unwrap();
         }
         fs::write(root.join("e.yaml"), format!("---\n{SOURCE}---\n---\n{SINK}---\n")).unwrap();
@@ -80,7 +83,9 @@ fn a_file_and_a_folder_without_rights_are_problems_and_the_rest_is_checked() {
     fs::create_dir(folder.path().join("locked")).unwrap();
     fs::write(folder.path().join("a.yaml"), SOURCE).unwrap();
     fs::write(folder.path().join("b.yaml"), SINK).unwrap();
-    let set = |name: &str, mode: u32| fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    let set = |name: &str, mode: u32| {
+        fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(mode)).unwrap()
+    };
     set("a.yaml", 0o000);
     set("locked", 0o000);
     let readable = fs::read(folder.path().join("a.yaml")).is_ok();

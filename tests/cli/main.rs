@@ -4,6 +4,8 @@
 //! it. An `args` file replaces the arguments, a `stdin` file is the standard input. `UPDATE_GOLDEN=1` writes the
 //! expected files anew; the difference is then for a person to read.
 
+#![allow(clippy::disallowed_methods)]
+
 mod generated;
 mod scale;
 mod verbs;
@@ -67,8 +69,11 @@ fn golden(path: &Path, found: &str) -> Result<(), String> {
 
 #[test]
 fn every_case_gives_its_expected_output() {
-    let mut folders: Vec<PathBuf> =
-        fs::read_dir(cases()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.join("expected.txt").exists() || is_written(path)).collect();
+    let mut folders: Vec<PathBuf> = fs::read_dir(cases())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("expected.txt").exists() || is_written(path))
+        .collect();
     folders.sort_unstable();
     let written: Vec<&PathBuf> = folders.iter().filter(|path| is_written(path)).collect();
     assert!(written.len() >= 40, "only {} cases", written.len());

@@ -11,8 +11,12 @@ fn here() -> &'static Path {
 
 fn codes_of(output: &str) -> Vec<String> {
     let json: serde_json::Value = serde_json::from_str(output).unwrap();
-    let mut codes: Vec<String> =
-        json["problems"].as_array().unwrap().iter().map(|problem| problem["code"].as_str().unwrap().to_owned()).collect();
+    let mut codes: Vec<String> = json["problems"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|problem| problem["code"].as_str().unwrap().to_owned())
+        .collect();
     codes.sort_unstable();
     codes.dedup();
     codes

@@ -87,7 +87,8 @@ impl Draft {
             let message = format!("the kind `{written}` is not in this version");
             return Ok(vec![Problem::error(Code::NotInThisVersion, place, message).help(kinds)]);
         }
-        let help = did_you_mean(written, KINDS.iter().copied()).map_or(kinds, |meant| format!("did you mean `{meant}`?"));
+        let help =
+            did_you_mean(written, KINDS.iter().copied()).map_or(kinds, |meant| format!("did you mean `{meant}`?"));
         Ok(vec![Problem::error(Code::UnknownKind, place, format!("there is no kind `{written}`")).help(help)])
     }
 

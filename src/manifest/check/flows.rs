@@ -22,7 +22,8 @@ impl Check<'_> {
                     Step::Lookup(lookup) if !is_path(&lookup.into) => {
                         let place = draft.at(&format!("spec.steps.{number}.lookup.into"));
                         let message = format!("{:?} is not a path into the event", lookup.into);
-                        let help = "write a field such as `vat` or `order.vat`; quote what is no word: `order.\"vat %\"`";
+                        let help =
+                            "write a field such as `vat` or `order.vat`; quote what is no word: `order.\"vat %\"`";
                         report(Problem::error(Code::InvalidValue, place, message).help(help));
                     }
                     Step::Dedupe(dedupe) if dedupe.within.0.is_zero() => {
@@ -52,7 +53,9 @@ impl Check<'_> {
                             Step::Validate(v) => {
                                 wanted.push((format!("{path}.validate.schema"), "Schema", v.schema.to_string()));
                             }
-                            Step::Lookup(l) => wanted.push((format!("{path}.lookup.table"), "Table", l.table.to_string())),
+                            Step::Lookup(l) => {
+                                wanted.push((format!("{path}.lookup.table"), "Table", l.table.to_string()))
+                            }
                             _ => {}
                         }
                     }
@@ -62,7 +65,7 @@ impl Check<'_> {
             for (path, kind, name) in wanted {
                 match self.referred(at, &path, kind, &name) {
                     Ok(_) => self.refer(at, kind, &name),
-                    Err(problem) => self.report(at, problem),
+                    Err(problem) => self.report(at, *problem),
                 }
             }
         }
@@ -103,7 +106,8 @@ fn check_reach(draft: &Draft, flow: &Flow, report: &mut impl FnMut(Problem)) {
         return;
     }
     if flow.to.is_none() && !routes {
-        let problem = Problem::warning(Code::EndsNowhere, draft.at_key("spec"), "what comes out of the flow is thrown away");
+        let problem =
+            Problem::warning(Code::EndsNowhere, draft.at_key("spec"), "what comes out of the flow is thrown away");
         report(problem.help("add `to: <subject>`, or a `route` step"));
     }
 }

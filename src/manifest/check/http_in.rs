@@ -100,7 +100,12 @@ impl Check<'_> {
                         first.at_key("spec.tls"),
                     ),
                     false => (
-                        format!("{} already listens at {}, which takes the port {}", first.title(), other.address, other.address.port()),
+                        format!(
+                            "{} already listens at {}, which takes the port {}",
+                            first.title(),
+                            other.address,
+                            other.address.port()
+                        ),
                         listen_place(draft),
                         listen_place(first),
                     ),
@@ -141,7 +146,11 @@ fn check_one(draft: &Draft, spec: &HttpIn, report: &mut impl FnMut(Problem)) {
         report(problem.help("write a path such as `/ingest/orders`"));
     }
     if spec.methods.is_empty() {
-        report(Problem::error(Code::InvalidValue, draft.at("spec.methods"), "`methods` is empty: nothing could be sent"));
+        report(Problem::error(
+            Code::InvalidValue,
+            draft.at("spec.methods"),
+            "`methods` is empty: nothing could be sent",
+        ));
     }
     let bytes = spec.max_body_bytes.0;
     if bytes == 0 || bytes > BODY_BYTES_MAX {

@@ -88,7 +88,6 @@ fn compile(json: &serde_json::Value) -> Result<CheckedSchema, (String, String)> 
     })
 }
 
-
 /// The reference that a message of the compiler is about: pointer and target.
 fn outside_reference(json: &serde_json::Value, message: &str, pointer: String) -> Option<(String, String)> {
     match json {

@@ -72,7 +72,8 @@ impl Check<'_> {
             let place = place(reference.span.start, reference.span.end);
             match reference.target {
                 Target::Env { name, default: None } if self.world.is_set.is_some_and(|is_set| !is_set(&name)) => {
-                    let problem = Problem::error(Code::UnsetVariable, place, format!("the variable `{name}` is not set"));
+                    let problem =
+                        Problem::error(Code::UnsetVariable, place, format!("the variable `{name}` is not set"));
                     found.push((at, problem.help(format!("set it, or give a default: `${{env:{name}:-value}}`"))));
                 }
                 Target::File { path } => {

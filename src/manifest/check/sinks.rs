@@ -44,14 +44,17 @@ impl Check<'_> {
 /// The wait between attempts cannot shrink.
 pub(super) fn check_retry(draft: &Draft, retry: &Retry, report: &mut impl FnMut(Problem)) {
     if retry.backoff.initial > retry.backoff.max {
-        let message = format!("the first wait ({}) is longer than the longest ({})", retry.backoff.initial, retry.backoff.max);
+        let message =
+            format!("the first wait ({}) is longer than the longest ({})", retry.backoff.initial, retry.backoff.max);
         report(Problem::error(Code::InvalidValue, draft.at("spec.retry.backoff.initial"), message));
     }
 }
 
 fn check_http(draft: &Draft, http: &Http, report: &mut impl FnMut(Problem)) {
     let url = &http.url.0;
-    if !url.contains("${") && let Err(why) = check_url(url) {
+    if !url.contains("${")
+        && let Err(why) = check_url(url)
+    {
         let problem = Problem::error(Code::InvalidAddress, draft.at("spec.http.url"), format!("{url:?} {why}"));
         report(problem.help("write a URL such as `https://erp.example/orders`"));
     }
@@ -59,7 +62,8 @@ fn check_http(draft: &Draft, http: &Http, report: &mut impl FnMut(Problem)) {
         report(zero(draft.at("spec.http.timeout"), "timeout"));
     }
     if http.breaker.pause > http.breaker.max_pause {
-        let message = format!("the first pause ({}) is longer than the longest ({})", http.breaker.pause, http.breaker.max_pause);
+        let message =
+            format!("the first pause ({}) is longer than the longest ({})", http.breaker.pause, http.breaker.max_pause);
         report(Problem::error(Code::InvalidValue, draft.at("spec.http.breaker.pause"), message));
     }
     for name in http.headers.keys().filter(|name| !is_token(name)) {

@@ -67,7 +67,8 @@ impl Check<'_> {
     pub(super) fn writes(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         for (at, draft) in self.drafts.iter().enumerate() {
-            let Some(spec) = draft.find("spec").filter(|_| matches!(draft.kind, Some("HttpIn" | "Source" | "Flow"))) else {
+            let Some(spec) = draft.find("spec").filter(|_| matches!(draft.kind, Some("HttpIn" | "Source" | "Flow")))
+            else {
                 continue;
             };
             let mut take = |node: Option<&Node>, path: String| {

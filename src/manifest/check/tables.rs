@@ -61,7 +61,8 @@ impl Check<'_> {
             (None, Some(file)) => {
                 // Said before the file is looked for: the name alone is wrong.
                 let format = Format::of(&file.path).ok_or_else(|| {
-                    let message = format!("`{}` ends in none of `.csv`, `.ndjson`, `.json`, which say how to read it", file.path);
+                    let message =
+                        format!("`{}` ends in none of `.csv`, `.ndjson`, `.json`, which say how to read it", file.path);
                     Box::new(Problem::error(Code::InvalidTable, draft.at("spec.file.path"), message))
                 })?;
                 let bytes = (self.world.read_beside)(&draft.source.path, &file.path, FILE_BYTES_MAX)

@@ -8,7 +8,8 @@ fn document(kind: &str, name: &str, spec: &str) -> String {
 }
 
 fn checked(files: &[(&str, String)]) -> Checked {
-    let files = files.iter().map(|(path, text)| TreeFile { path: (*path).to_owned(), bytes: text.clone().into_bytes() });
+    let files =
+        files.iter().map(|(path, text)| TreeFile { path: (*path).to_owned(), bytes: text.clone().into_bytes() });
     let tree = Tree { files: files.collect(), problems: Vec::new() };
     let read_beside = |_: &str, path: &str, _: u64| match path {
         "vat.csv" => Ok(b"country,rate\nDE,19\n".to_vec()),
@@ -70,7 +71,8 @@ fn what_refers_to_a_broken_manifest_is_left_out_with_it() {
 
 #[test]
 fn a_broken_writer_still_counts_as_one() {
-    let checked = checked(&[("a.yaml", sink("out", "a.in") + &document("Source", "in", "  intervall: {}\n  to: a.in"))]);
+    let checked =
+        checked(&[("a.yaml", sink("out", "a.in") + &document("Source", "in", "  intervall: {}\n  to: a.in"))]);
     assert_eq!(codes(&checked), [Code::UnknownKey]);
     assert_eq!(names(&checked), ["out"]);
 }

@@ -157,7 +157,8 @@ impl<'s> Composer<'s> {
         let problem = match error.kind() {
             ErrorKind::RecursionLimitExceeded => too_deep(self.place(region)),
             _ => {
-                let problem = Problem::error(Code::Syntax, self.place(region), format!("invalid YAML: {}", error.info()));
+                let problem =
+                    Problem::error(Code::Syntax, self.place(region), format!("invalid YAML: {}", error.info()));
                 let line = &self.source.text[self.source.line_range(self.source.line_of(at))];
                 let indent = &line[..line.len() - line.trim_start().len()];
                 match indent.contains('\t') {
@@ -247,7 +248,9 @@ impl<'s> Composer<'s> {
                 "aliases blow this file up by more than {ALIAS_NODES_MAX} values or {} MiB",
                 ALIAS_BYTES_MAX >> 20
             );
-            self.report(Problem::error(Code::TooMuch, self.place(region), message).help("use fewer aliases of aliases"));
+            self.report(
+                Problem::error(Code::TooMuch, self.place(region), message).help("use fewer aliases of aliases"),
+            );
             self.exhausted = true;
             return;
         }
@@ -348,9 +351,10 @@ fn add(source: &Arc<Source>, map: &mut Map, entry: Entry) -> Option<Problem> {
 fn merge(source: &Arc<Source>, map: &mut Map, node: Node, key_region: Region) -> Option<Problem> {
     let merged: Option<Vec<&[Entry]>> = match &node.value {
         Value::Map(entries) => Some(vec![entries]),
-        Value::List(items) => {
-            items.iter().map(|item| if let Value::Map(entries) = &item.value { Some(&**entries) } else { None }).collect()
-        }
+        Value::List(items) => items
+            .iter()
+            .map(|item| if let Value::Map(entries) = &item.value { Some(&**entries) } else { None })
+            .collect(),
         _ => None,
     };
     let Some(merged) = merged else {

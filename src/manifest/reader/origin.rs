@@ -23,12 +23,9 @@ impl Origin {
     /// `None` when the node is not text.
     pub fn of(source: &Arc<Source>, node: &Node) -> Option<Self> {
         match &node.value {
-            Value::Text { text, style } => Some(Origin {
-                source: Arc::clone(source),
-                region: node.region,
-                text: Arc::clone(text),
-                style: *style,
-            }),
+            Value::Text { text, style } => {
+                Some(Origin { source: Arc::clone(source), region: node.region, text: Arc::clone(text), style: *style })
+            }
             _ => None,
         }
     }

@@ -59,8 +59,7 @@ fn is_float(unsigned: &str) -> bool {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),
         None => (unsigned, None),
     };
-    let exponent_fits =
-        exponent.is_none_or(|e| all(e.strip_prefix(['+', '-']).unwrap_or(e), |b| b.is_ascii_digit()));
+    let exponent_fits = exponent.is_none_or(|e| all(e.strip_prefix(['+', '-']).unwrap_or(e), |b| b.is_ascii_digit()));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
     exponent_fits && digits(whole) && digits(fraction) && !(whole.is_empty() && fraction.is_empty())
