@@ -4,6 +4,8 @@
 //! it. An `args` file replaces the arguments, a `stdin` file is the standard input. `UPDATE_GOLDEN=1` writes the
 //! expected files anew; the difference is then for a person to read.
 
+#![allow(clippy::disallowed_methods)]
+
 mod generated;
 mod scale;
 mod verbs;

@@ -65,7 +65,7 @@ impl Check<'_> {
             for (path, kind, name) in wanted {
                 match self.referred(at, &path, kind, &name) {
                     Ok(_) => self.refer(at, kind, &name),
-                    Err(problem) => self.report(at, problem),
+                    Err(problem) => self.report(at, *problem),
                 }
             }
         }

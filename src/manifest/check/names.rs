@@ -47,7 +47,13 @@ impl Check<'_> {
     }
 
     /// The draft that declares a name, or the problem with it. `path` is where the name is referred to.
-    pub(super) fn referred(&self, from: usize, path: &str, kind: &'static str, name: &str) -> Result<usize, Problem> {
+    pub(super) fn referred(
+        &self,
+        from: usize,
+        path: &str,
+        kind: &'static str,
+        name: &str,
+    ) -> Result<usize, Box<Problem>> {
         let place = self.drafts[from].at(path);
         match self.names.declaring(kind, name) {
             [] => {
@@ -58,7 +64,8 @@ impl Check<'_> {
                     None if known.is_empty() => format!("add a manifest of `kind: {kind}` with this name"),
                     None => format!("there are: {}", known.join(", ")),
                 };
-                Err(Problem::error(Code::UnresolvedName, place, format!("there is no {kind} `{name}`")).help(help))
+                let problem = Problem::error(Code::UnresolvedName, place, format!("there is no {kind} `{name}`"));
+                Err(Box::new(problem.help(help)))
             }
             [one] if !self.drafts[*one].bad => Ok(*one),
             [one, ..] => {
@@ -66,7 +73,7 @@ impl Check<'_> {
                 let region = other.name().map_or(other.root.region, |(_, region)| region);
                 let problem =
                     Problem::error(Code::BrokenReference, place, format!("the {kind} `{name}` has errors of its own"));
-                Err(problem.and(other.place(region), "declared here").help("mend it first"))
+                Err(Box::new(problem.and(other.place(region), "declared here").help("mend it first")))
             }
         }
     }

@@ -79,7 +79,8 @@ impl Check<'_> {
 
     fn compile(&self, at: usize) -> Compiled {
         let draft = &self.drafts[at];
-        let mut work = Work { check: self, draft, event: EventType::any(), compiled: Compiled::default() };
+        let event = EventType::any();
+        let mut work = Work { check: self, draft, event, unknown: false, compiled: Compiled::default() };
         match draft.manifest.as_ref().map(|manifest| &manifest.spec) {
             Some(Spec::Flow(flow)) => work.flow(flow),
             Some(Spec::Sink(sink)) => {
@@ -147,6 +148,9 @@ struct Work<'a> {
     check: &'a Check<'a>,
     draft: &'a Draft,
     event: EventType,
+    /// What gives the event its type has an error of its own. Until the next `validate` faults that may only follow from
+    /// the missing type are not reported.
+    unknown: bool,
     compiled: Compiled,
 }
 
@@ -157,6 +161,7 @@ impl Work<'_> {
             match step {
                 Step::Validate(validate) => {
                     let schema = self.check.schemas.get(validate.schema.as_str());
+                    self.unknown = schema.is_none();
                     self.event = schema.map_or_else(EventType::any, |schema| schema.event_type.clone());
                 }
                 Step::Filter(expression) => {
@@ -164,6 +169,7 @@ impl Work<'_> {
                 }
                 Step::Map(program) => {
                     let output = self.program(&format!("{path}.map"), &program.0, Purpose::Program);
+                    self.unknown |= output.is_none();
                     self.event = output.unwrap_or_else(EventType::any);
                 }
                 Step::Split(expression) => self.split(&format!("{path}.split"), &expression.0),
@@ -199,7 +205,8 @@ impl Work<'_> {
                 Some(output)
             }
             Err(faults) => {
-                let problems = faults.iter().map(|fault| problem(self.draft, &origin, fault));
+                let own = faults.iter().filter(|fault| !(self.unknown && follows_from_type(fault)));
+                let problems = own.map(|fault| problem(self.draft, &origin, fault));
                 self.compiled.problems.extend(problems.collect::<Vec<_>>());
                 None
             }
@@ -226,8 +233,9 @@ impl Work<'_> {
     }
 
     /// The type of the event with a row in it, as the language itself sees it: that of the assignment.
-    fn after_lookup(&self, lookup: &Lookup) -> EventType {
-        if !self.check.tables.contains_key(lookup.table.as_str()) {
+    fn after_lookup(&mut self, lookup: &Lookup) -> EventType {
+        self.unknown |= !self.check.tables.contains_key(lookup.table.as_str());
+        if self.unknown {
             return EventType::any();
         }
         let into = lookup.into.strip_prefix('.').unwrap_or(&lookup.into);
@@ -236,6 +244,13 @@ impl Work<'_> {
         let compiled = self.check.world.compiler.compile(&assignment, Purpose::Program, &environment);
         compiled.map_or_else(|_| EventType::any(), |program| program.output().clone())
     }
+}
+
+/// Whether a fault may be there only because nothing is known of the event. The compiler has no codes for this.
+fn follows_from_type(fault: &Fault) -> bool {
+    ["fallible", "unhandled error", "argument type", "predicate", "is any"]
+        .iter()
+        .any(|part| fault.message.contains(part))
 }
 
 fn problem(draft: &Draft, origin: &Origin, fault: &Fault) -> Problem {
