@@ -114,9 +114,10 @@ impl Embedded {
     pub fn stopped(&self) -> impl Future<Output = String> + Send + 'static {
         let mut stopped = self.shared.stopped.subscribe();
         async move {
-            match stopped.wait_for(Option::is_some).await {
-                Ok(reason) => reason.clone().unwrap_or_default(),
-                Err(_) => std::future::pending().await,
+            let reason = stopped.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+            match reason {
+                Some(reason) => reason,
+                None => std::future::pending().await,
             }
         }
     }
