@@ -94,10 +94,7 @@ fn write(db: &Db, open: &mut Open, mut items: Vec<Item>) -> Result<Vec<Written>,
 }
 
 /// What is stored for a chunk: itself, its span, and an index entry per subject.
-pub(super) fn chunk_items(
-    finished: Finished,
-    items: &mut Vec<Item>,
-) -> Result<(Arc<Chunk>, Vec<(u64, u32)>), Broken> {
+pub(super) fn chunk_items(finished: Finished, items: &mut Vec<Item>) -> Result<(Arc<Chunk>, Vec<(u64, u32)>), Broken> {
     let Finished { stream, bytes, span, index, messages } = finished;
     let first = span.first;
     let value = fjall::Slice::from(bytes);

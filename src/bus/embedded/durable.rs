@@ -330,8 +330,7 @@ mod tests {
 
     fn durable(in_flight_max: usize) -> Durable {
         let filters = vec!["a.>".to_owned()];
-        let config =
-            DurableConfig { name: "d".into(), filters, start: Start::First, ack_wait: SECOND, in_flight_max };
+        let config = DurableConfig { name: "d".into(), filters, start: Start::First, ack_wait: SECOND, in_flight_max };
         let mut durable = Durable::new(1, 0, config, 0);
         for sequence in [2, 4, 6] {
             assert!(durable.offer(sequence));

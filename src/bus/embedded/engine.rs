@@ -171,10 +171,8 @@ impl Engine {
 
     pub fn durable_id(&self, durable: &bus::Durable) -> Result<u32, Error> {
         let id = self.stream(&durable.stream)?.durables.get(&durable.name);
-        id.copied().ok_or_else(|| Error::NoDurable {
-            stream: durable.stream.to_string(),
-            durable: durable.name.to_string(),
-        })
+        id.copied()
+            .ok_or_else(|| Error::NoDurable { stream: durable.stream.to_string(), durable: durable.name.to_string() })
     }
 
     pub fn durable(&mut self, durable: &bus::Durable) -> Result<&mut Durable, Error> {

@@ -134,7 +134,11 @@ impl Embedded {
         self.shared.lock_any().commits
     }
 
-    fn chore(&self, stream: &str, chore: impl FnOnce(u32, oneshot::Sender<Result<u64, Error>>) -> trim::Chore) -> Answer<u64> {
+    fn chore(
+        &self,
+        stream: &str,
+        chore: impl FnOnce(u32, oneshot::Sender<Result<u64, Error>>) -> trim::Chore,
+    ) -> Answer<u64> {
         let (sender, receiver) = oneshot::channel();
         let queued = self.shared.lock().and_then(|mut engine| {
             let id = engine.stream_id(stream)?;
@@ -340,8 +344,7 @@ impl Bus for Embedded {
         });
         let (shared, durable) = (Arc::clone(&self.shared), durable.clone());
         Box::pin(async move {
-            let missing =
-                || Error::NoDurable { stream: durable.stream.to_string(), durable: durable.name.to_string() };
+            let missing = || Error::NoDurable { stream: durable.stream.to_string(), durable: durable.name.to_string() };
             let look = found?.ok_or_else(missing)?;
             shared.read(move |db, _| look.complete(db)).await
         })
@@ -465,9 +468,8 @@ impl Store for Embedded {
             Ok((engine.db()?, id, engine.clock.now()))
         });
         // One key: read here rather than at the price of another thread.
-        let found = found.and_then(|(db, id, now)| {
-            kv::get(&db, id, key, now).map_err(|broken| self.shared.broken(&broken))
-        });
+        let found =
+            found.and_then(|(db, id, now)| kv::get(&db, id, key, now).map_err(|broken| self.shared.broken(&broken)));
         Box::pin(async { found })
     }
 

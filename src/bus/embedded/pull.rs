@@ -93,12 +93,7 @@ where
     done.await.unwrap_or_else(|_| Err(Error::Stopped("a read was cut off".to_owned())))
 }
 
-fn attempt(
-    shared: &Shared,
-    durable: &bus::Durable,
-    messages_max: usize,
-    bytes_max: usize,
-) -> Result<Pulled, Error> {
+fn attempt(shared: &Shared, durable: &bus::Durable, messages_max: usize, bytes_max: usize) -> Result<Pulled, Error> {
     let mut engine = shared.lock()?;
     let engine = &mut *engine;
     let id = engine.durable_id(durable)?;
@@ -212,8 +207,7 @@ fn load(shared: &Shared, db: &Db, cold: Cold) -> Result<Vec<Delivery>, Broken> {
 }
 
 fn catch_up(shared: &Shared, db: &Db, refill: &Refill) -> Result<(), Broken> {
-    let found =
-        select::sequences(db, refill.stream, &refill.selection, refill.from..=refill.to, REFILL_SEQUENCES);
+    let found = select::sequences(db, refill.stream, &refill.selection, refill.from..=refill.to, REFILL_SEQUENCES);
     let mut engine = shared.lock_any();
     if let Some(durable) = &mut engine.durables[refill.durable as usize] {
         durable.refilling = false;

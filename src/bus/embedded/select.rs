@@ -188,12 +188,7 @@ pub(super) fn previous(
 }
 
 /// The first sequence whose chunk was stored at or after `time`; chunk times never go back.
-pub(super) fn sequence_at(
-    db: &Db,
-    stream: u32,
-    held: RangeInclusive<u64>,
-    time: Timestamp,
-) -> Result<u64, Broken> {
+pub(super) fn sequence_at(db: &Db, stream: u32, held: RangeInclusive<u64>, time: Timestamp) -> Result<u64, Broken> {
     let (mut low, mut high) = (*held.start(), held.end() + 1);
     while low < high {
         let middle = low + (high - low) / 2;

@@ -91,11 +91,7 @@ impl Stream {
     }
 
     /// The number of a subject, a new one if it is stored here. `matching` tells which durables want it.
-    pub fn subject_or_new(
-        &mut self,
-        name: &str,
-        matching: impl FnOnce(&Stream) -> Vec<u32>,
-    ) -> Result<u32, Error> {
+    pub fn subject_or_new(&mut self, name: &str, matching: impl FnOnce(&Stream) -> Vec<u32>) -> Result<u32, Error> {
         if let Some(id) = self.subject(name) {
             return Ok(id);
         }

@@ -149,10 +149,8 @@ impl Watch {
 
     async fn fill_page(&mut self) -> Result<(), Error> {
         let (bucket, prefix, after) = (self.bucket, self.watcher.prefix.clone(), self.after.clone());
-        let page = self
-            .shared
-            .read(move |db, now| kv::list(db, bucket, &prefix, after.as_deref(), PAGE_ENTRIES, now))
-            .await?;
+        let page =
+            self.shared.read(move |db, now| kv::list(db, bucket, &prefix, after.as_deref(), PAGE_ENTRIES, now)).await?;
         self.after = page.last().map(|entry| entry.key.clone());
         self.page = page.into();
         Ok(())
