@@ -18,7 +18,7 @@ use crate::{Failure, Figures, Options};
 
 /// The order mapping: totals, VAT from a table, rounded.
 pub const MAPPING: &str = r#"row = table("vat", .country)
-rate = to_float(row.rate) ?? 0.0
+rate = to_float(row.rate)
 net = 0.0
 for_each(array(.items) ?? []) -> |_index, item| {
     net = net + (to_float(item.qty) ?? 0.0) * (to_float(item.price) ?? 0.0)

@@ -22,6 +22,7 @@ use vejas::ports::bus::{
 use vejas::ports::store::Store;
 
 /// An empty bus and store with a clock that the test turns.
+#[allow(async_fn_in_trait)] // Only this suite implements and calls it.
 pub trait Fixture {
     fn bus(&self) -> Arc<dyn Bus>;
     fn store(&self) -> Arc<dyn Store>;

@@ -136,4 +136,3 @@ pub async fn trimmed_messages_stay_gone_after_a_restart<F: Fixture>(fixture: &mu
     let durable = make_durable(fixture, &["a.>"]).await;
     assert_eq!(sequences(&pull(fixture, &durable, 1, SOON).await), [4001]);
 }
-

@@ -44,10 +44,6 @@ impl Builder {
         self.body.len() >= CHUNK_BYTES_MAX || self.table.len() >= CHUNK_MESSAGES_MAX
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
     /// Adds a message. Its lengths were checked when it was accepted.
     pub fn push(&mut self, sequence: u64, subject: u32, message: &Outgoing) {
         let headers = message.headers.as_bytes();
@@ -204,10 +200,6 @@ impl Chunk {
         self.data.len()
     }
 
-    pub fn sequences(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.count).map(|at| self.sequence(at))
-    }
-
     fn table(&self, at: usize) -> (u32, u32) {
         let start = self.data.len() - (self.count - at) * TABLE_ENTRY_BYTES;
         let word = |at: usize| {
@@ -237,11 +229,7 @@ impl Chunk {
         low
     }
 
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// What the message with this sequence counts against limits; `None` when it is not here.
+    /// Where in the table the message with this sequence is; `None` when it is not here.
     pub fn find(&self, sequence: u64) -> Option<usize> {
         let at = self.position(sequence);
         (at < self.count && self.sequence(at) == sequence).then_some(at)
@@ -310,7 +298,7 @@ mod tests {
     fn messages_come_back_whole_and_holes_stay_holes() {
         let finished = chunk();
         let chunk = Chunk::read(Bytes::from(finished.bytes)).unwrap();
-        assert_eq!(chunk.sequences().collect::<Vec<_>>(), [10, 12, 15]);
+        assert_eq!((0..chunk.count).map(|at| chunk.sequence(at)).collect::<Vec<_>>(), [10, 12, 15]);
         assert_eq!((chunk.find(11), chunk.find(12), chunk.position(13)), (None, Some(1), 2));
         let stored = chunk.message(2).unwrap();
         assert_eq!((stored.sequence, stored.subject.as_str(), &stored.payload[..]), (15, "x", &b"fifteen"[..]));
