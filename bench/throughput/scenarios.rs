@@ -254,7 +254,11 @@ fn serve(connection: TcpStream, ages: &Mutex<Vec<f64>>) -> Option<()> {
             if reader.read_line(&mut line).ok()? == 0 {
                 return None;
             }
-            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+            let header = line.trim_end();
+            if header.is_empty() {
+                break;
+            }
+            let Some((name, value)) = header.split_once(": ") else { continue };
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.parse().ok()?;
             } else if name.eq_ignore_ascii_case("idempotency-key") {

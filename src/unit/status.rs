@@ -3,6 +3,7 @@
 //! Counters are per process life. Figures that survive (lag, oldest unread) are asked of the bus.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -42,6 +43,24 @@ struct Changing {
     last_error: Option<LastError>,
 }
 
+/// A count for people and the same for the scraper. The metric is looked up once: a message costs two additions.
+struct Counter {
+    total: AtomicU64,
+    metric: metrics::Counter,
+}
+
+impl Counter {
+    fn new(metric: &'static str, unit: &UnitId) -> Self {
+        Counter { total: AtomicU64::new(0), metric: metrics::counter!(metric, "unit" => unit.to_string()) }
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.total.load(Relaxed).fmt(f)
+    }
+}
+
 /// One unit's line. Shared between the unit, which writes, and anybody, who reads.
 #[derive(Debug)]
 pub struct Unit {
@@ -52,12 +71,12 @@ pub struct Unit {
     pub declared: String,
     changing: Mutex<Changing>,
     durable: Mutex<Option<Durable>>,
-    received: AtomicU64,
-    emitted: AtomicU64,
-    dropped: AtomicU64,
-    retried: AtomicU64,
-    dead: AtomicU64,
-    refused: AtomicU64,
+    received: Counter,
+    emitted: Counter,
+    dropped: Counter,
+    retried: Counter,
+    dead: Counter,
+    refused: Counter,
 }
 
 /// A readable copy of a [`Unit`].
@@ -78,34 +97,26 @@ pub struct UnitView {
 }
 
 macro_rules! counter {
-    ($method:ident, $field:ident, $metric:literal, $doc:literal) => {
+    ($method:ident, $field:ident, $doc:literal) => {
         #[doc = $doc]
         pub fn $method(&self, count: u64) {
             if count > 0 {
-                self.$field.fetch_add(count, Relaxed);
-                metrics::counter!($metric, "unit" => self.id.to_string()).increment(count);
+                self.$field.total.fetch_add(count, Relaxed);
+                self.$field.metric.increment(count);
             }
         }
     };
 }
 
 impl Unit {
-    counter!(
-        received,
-        received,
-        "vejas_unit_received_total",
-        "Messages taken in: pulled and finished, or accepted by an entrance."
+    counter!(received, received, "Messages taken in: pulled and finished, or accepted by an entrance."
     );
-    counter!(emitted, emitted, "vejas_unit_emitted_total", "Messages stored or delivered.");
-    counter!(
-        dropped,
-        dropped,
-        "vejas_unit_dropped_total",
-        "Messages ended on purpose by a filter, a dedupe or a missing route."
+    counter!(emitted, emitted, "Messages stored or delivered.");
+    counter!(dropped, dropped, "Messages ended on purpose by a filter, a dedupe or a missing route."
     );
-    counter!(retried, retried, "vejas_unit_retries_total", "Attempts that failed and will be made again.");
-    counter!(dead, dead, "vejas_unit_dead_letters_total", "Messages that became dead letters.");
-    counter!(refused, refused, "vejas_unit_refused_total", "Requests an entrance refused.");
+    counter!(retried, retried, "Attempts that failed and will be made again.");
+    counter!(dead, dead, "Messages that became dead letters.");
+    counter!(refused, refused, "Requests an entrance refused.");
 
     pub fn set_state(&self, state: State, reason: Option<String>) {
         let mut changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,12 +150,12 @@ impl Unit {
             reason: changing.reason,
             digest: self.digest.clone(),
             declared: self.declared.clone(),
-            received: self.received.load(Relaxed),
-            emitted: self.emitted.load(Relaxed),
-            dropped: self.dropped.load(Relaxed),
-            retried: self.retried.load(Relaxed),
-            dead: self.dead.load(Relaxed),
-            refused: self.refused.load(Relaxed),
+            received: self.received.total.load(Relaxed),
+            emitted: self.emitted.total.load(Relaxed),
+            dropped: self.dropped.total.load(Relaxed),
+            retried: self.retried.total.load(Relaxed),
+            dead: self.dead.total.load(Relaxed),
+            refused: self.refused.total.load(Relaxed),
             last_error: changing.last_error,
         }
     }
@@ -161,17 +172,17 @@ impl Registry {
     pub fn add(&self, id: UnitId, digest: &[u8; 32], declared: String) -> Arc<Unit> {
         let digest = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
         let unit = Arc::new(Unit {
-            id: id.clone(),
             digest,
             declared,
             changing: Mutex::new(Changing { state: State::Starting, reason: None, last_error: None }),
             durable: Mutex::new(None),
-            received: AtomicU64::new(0),
-            emitted: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            retried: AtomicU64::new(0),
-            dead: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            received: Counter::new("vejas_unit_received_total", &id),
+            emitted: Counter::new("vejas_unit_emitted_total", &id),
+            dropped: Counter::new("vejas_unit_dropped_total", &id),
+            retried: Counter::new("vejas_unit_retries_total", &id),
+            dead: Counter::new("vejas_unit_dead_letters_total", &id),
+            refused: Counter::new("vejas_unit_refused_total", &id),
+            id: id.clone(),
         });
         self.units.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&unit));
         unit
