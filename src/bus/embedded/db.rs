@@ -54,8 +54,8 @@ impl std::fmt::Debug for Db {
     }
 }
 
-/// Memtable of the small keyspaces. They are written in small records, so this is seconds of full load.
-const MEMTABLE_SMALL_BYTES: u64 = 4 * 1024 * 1024;
+/// Memtable of the keyspaces with small records. Each costs about four times its counted bytes in memory.
+const MEMTABLE_SMALL_BYTES: u64 = 2 * 1024 * 1024;
 /// Sealed journals beyond this make fjall write memtables out; see also [`Db::flush`]. The least it allows.
 const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// File handles kept open for tables.
