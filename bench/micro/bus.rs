@@ -3,6 +3,8 @@
 //! `cargo bench --bench bus` prints a line per measure. The data goes to a temporary directory: set `TMPDIR` to choose
 //! the disk. Messages are 300 bytes of JSON-like text.
 
+#![allow(clippy::disallowed_methods)] // It measures time.
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

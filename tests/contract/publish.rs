@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use vejas::flow::message::Outgoing;
-use vejas::ports::bus::{Batch, Error, StreamConfig};
+use vejas::ports::bus::{Batch, Error, SETTLEMENT_RESERVE_PERCENT, StreamConfig};
 
 use crate::*;
 
@@ -142,17 +142,26 @@ pub async fn a_batch_is_stored_whole_or_not_at_all<F: Fixture>(fixture: &mut F) 
 }
 
 pub async fn a_full_stream_refuses_until_it_is_trimmed<F: Fixture>(fixture: &mut F) {
-    let size = message("a.x", "0").size_bytes() as u64;
     let bus = fixture.bus();
-    let stream = Arc::from(STREAM);
-    bus.ensure_stream(StreamConfig { bytes_max: 3 * size, ..stream_config() }).await.unwrap();
-    publish_many(fixture, "a.x", 3).await;
-    assert_eq!(bus.stream(STREAM).await.unwrap().bytes, 3 * size);
-    let error = refused(bus.publish(&stream, message("a.x", "4"), None).await);
+    let size = message("a.x", "1").size_bytes() as u64;
+    let stream: Arc<str> = STREAM.into();
+    bus.ensure_stream(StreamConfig { bytes_max: 100 * size, ..stream_config() }).await.unwrap();
+    let many = |count: u64| {
+        let messages = (0..count).map(|_| message("a.x", "1")).collect();
+        Batch { stream: stream.clone(), messages, expected: Vec::new() }
+    };
+    let open = 100 - SETTLEMENT_RESERVE_PERCENT;
+    bus.publish_batch(many(open)).await.unwrap();
+    assert_eq!(bus.stream(STREAM).await.unwrap().bytes, open * size);
+    let error = refused(bus.publish(&stream, message("a.x", "1"), None).await);
     assert!(matches!(error, Error::Full { .. }) && error.is_retryable(), "{error}");
-    assert_eq!(bus.trim(STREAM, 3, &[]).await.unwrap(), 2);
+    // The rest is for settlements, so that a full stream can be worked off.
+    let settle = |count| bus.settle(Settlement { batches: vec![many(count)], ..Settlement::default() });
+    assert!(matches!(refused(settle(SETTLEMENT_RESERVE_PERCENT + 1).await), Error::Full { .. }));
+    settle(SETTLEMENT_RESERVE_PERCENT).await.unwrap();
+    assert_eq!(bus.trim(STREAM, 100, &[]).await.unwrap(), 99);
     assert_eq!(bus.stream(STREAM).await.unwrap().bytes, size);
-    assert_eq!(sequences_of(&[bus.publish(&stream, message("a.x", "4"), None).await.unwrap()]), [4]);
+    assert_eq!(bus.publish(&stream, message("a.x", "1"), None).await.unwrap().sequence, 101);
 }
 
 pub async fn a_message_above_the_limit_is_refused<F: Fixture>(fixture: &mut F) {

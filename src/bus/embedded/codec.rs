@@ -115,12 +115,12 @@ fn key(prefix: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     key
 }
 
-/// Keys of the keyspace `meta`: everything that is read whole when the bus opens.
+/// Keys of what is read whole when the bus opens. The first byte of every key tells its kind.
 pub(super) mod meta {
     use super::key;
 
-    pub const FORMAT: &[u8] = b"format";
-    pub const COMMIT: &[u8] = b"commit";
+    pub const FORMAT: &[u8] = b"F";
+    pub const COMMIT: &[u8] = b"N";
     pub const STREAM: u8 = b'T';
     pub const SUBJECT: u8 = b'S';
     pub const DURABLE: u8 = b'D';

@@ -9,12 +9,13 @@ use super::chunk::{Chunk, Finished};
 use super::codec::{chunk_key, index_key, meta, span_key};
 use super::db::{Db, Item, Space, to_bytes};
 use super::engine::{Batch, Broken, Engine, Life, Open, Shared};
+use super::trim::Chore;
 use crate::ports::bus::Error;
 
 /// A chunk that was written, with the sequence and subject of each message.
-struct Written {
+pub(super) struct Written {
     stream: u32,
-    chunk: Arc<Chunk>,
+    pub chunk: Arc<Chunk>,
     messages: Vec<(u64, u32)>,
 }
 
@@ -62,6 +63,11 @@ fn commit(shared: &Shared, db: &Db, batch: Batch) {
             Ok(written) => {
                 engine.commits += 1;
                 engine.make_visible(&open, written);
+                let journals = db.journals();
+                if std::mem::replace(&mut engine.journals, journals) < journals {
+                    engine.chores.push_back(Chore::Flush);
+                    engine.chores_wanted = true;
+                }
                 if std::mem::take(&mut engine.chores_wanted) {
                     shared.chore.notify_one();
                 }
@@ -69,7 +75,6 @@ fn commit(shared: &Shared, db: &Db, batch: Batch) {
             }
             Err(broken) => {
                 let reason = format!("writing to disk failed: {broken}");
-                tracing::error!(%reason, "the bus stops");
                 shared.stop(&mut engine, &reason);
                 Err(Error::Stopped(reason))
             }
@@ -83,27 +88,24 @@ fn commit(shared: &Shared, db: &Db, batch: Batch) {
 fn write(db: &Db, open: &mut Open, mut items: Vec<Item>) -> Result<Vec<Written>, Broken> {
     let mut written = Vec::with_capacity(open.builders.len());
     for builder in std::mem::take(&mut open.builders) {
-        let finished = builder.finish();
-        let stream = finished.stream;
-        let (chunk, messages) = chunk_items(finished, &mut items)?;
-        written.push(Written { stream, chunk, messages });
+        written.push(chunk_items(builder.finish(), &mut items)?);
     }
-    items.push(Item::put(Space::Meta, meta::COMMIT.to_vec(), open.commit.to_le_bytes().to_vec()));
+    items.push(Item::put(Space::Records, meta::COMMIT.to_vec(), open.commit.to_le_bytes().to_vec()));
     db.write(items, open.sync)?;
     Ok(written)
 }
 
 /// What is stored for a chunk: itself, its span, and an index entry per subject.
-pub(super) fn chunk_items(finished: Finished, items: &mut Vec<Item>) -> Result<(Arc<Chunk>, Vec<(u64, u32)>), Broken> {
+pub(super) fn chunk_items(finished: Finished, items: &mut Vec<Item>) -> Result<Written, Broken> {
     let Finished { stream, bytes, span, index, messages } = finished;
     let first = span.first;
     let value = fjall::Slice::from(bytes);
     items.push(Item { space: Space::Chunks, key: chunk_key(stream, first), value: Some(value.clone()) });
-    items.push(Item::put(Space::Index, span_key(stream, first), span.encode()));
+    items.push(Item::put(Space::Records, span_key(stream, first), span.encode()));
     for (subject, sequences) in index {
-        items.push(Item::put(Space::Index, index_key(stream, subject, first), sequences));
+        items.push(Item::put(Space::Records, index_key(stream, subject, first), sequences));
     }
-    Ok((Arc::new(Chunk::trusted(to_bytes(value))?), messages))
+    Ok(Written { stream, chunk: Arc::new(Chunk::trusted(to_bytes(value))?), messages })
 }
 
 impl Engine {

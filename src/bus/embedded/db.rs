@@ -1,4 +1,4 @@
-//! The five keyspaces in fjall, how they are set up, and what is written to them in one commit.
+//! The three keyspaces in fjall, how they are set up, and what is written to them in one commit.
 //!
 //! Which records there are is said in `codec`. Nothing here knows what they mean.
 
@@ -15,11 +15,11 @@ use crate::ports::clock::SharedClock;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Space {
-    Meta,
+    /// Everything small: streams, subjects, durables, spans and indexes, entries.
+    Records,
     Chunks,
-    Index,
+    /// Transport ids: their own, because compactions drop old ones.
     Ids,
-    Entries,
 }
 
 /// One key to write; no value removes it.
@@ -43,11 +43,9 @@ impl Item {
 #[derive(Clone)]
 pub(super) struct Db {
     database: Database,
-    meta: Keyspace,
+    records: Keyspace,
     chunks: Keyspace,
-    index: Keyspace,
     ids: Keyspace,
-    entries: Keyspace,
 }
 
 impl std::fmt::Debug for Db {
@@ -56,10 +54,10 @@ impl std::fmt::Debug for Db {
     }
 }
 
-/// Memtable of the small keyspaces. They are written in small records, so this is seconds of full load.
-const MEMTABLE_SMALL_BYTES: u64 = 4 * 1024 * 1024;
-/// fjall has no sooner journal rotation than this.
-const JOURNAL_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// Memtable of the keyspaces with small records. Each costs about four times its counted bytes in memory.
+const MEMTABLE_SMALL_BYTES: u64 = 2 * 1024 * 1024;
+/// Sealed journals beyond this make fjall write memtables out; see also [`Db::flush`]. The least it allows.
+const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// File handles kept open for tables.
 const FILES_OPEN_MAX: usize = 128;
 
@@ -67,9 +65,11 @@ impl Db {
     pub fn open(path: &Path, options: &Options, window: Arc<Window>) -> fjall::Result<Self> {
         let database = Database::builder(path)
             .cache_size(options.block_cache_bytes)
-            .max_journaling_size(options.journal_bytes_max.max(JOURNAL_BYTES_MIN))
+            .max_journaling_size(JOURNAL_BYTES_MAX)
             .worker_threads(1)
             .max_cached_files(Some(FILES_OPEN_MAX))
+            // Reading a compressed journal back compresses it again to compare checksums: opening took 15 times longer.
+            .journal_compression(fjall::CompressionType::None)
             .manual_journal_persist(true)
             .with_compaction_filter_factories(Arc::new(move |keyspace| {
                 let window: Arc<dyn Factory> = Arc::clone(&window) as Arc<dyn Factory>;
@@ -79,22 +79,18 @@ impl Db {
         let small = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_SMALL_BYTES);
         let chunks = || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes_max);
         Ok(Db {
-            meta: database.keyspace("meta", small)?,
+            records: database.keyspace("records", small)?,
             chunks: database.keyspace("chunks", chunks)?,
-            index: database.keyspace("index", small)?,
             ids: database.keyspace("ids", small)?,
-            entries: database.keyspace("entries", small)?,
             database,
         })
     }
 
     fn space(&self, space: Space) -> &Keyspace {
         match space {
-            Space::Meta => &self.meta,
+            Space::Records => &self.records,
             Space::Chunks => &self.chunks,
-            Space::Index => &self.index,
             Space::Ids => &self.ids,
-            Space::Entries => &self.entries,
         }
     }
 
@@ -114,6 +110,22 @@ impl Db {
             }
         }
         batch.commit()
+    }
+
+    /// The journal being written and those that wait for memtables to be written out.
+    pub fn journals(&self) -> usize {
+        self.database.journal_count()
+    }
+
+    /// Has every memtable written out in the background, so that no journal outlives the one being written.
+    ///
+    /// Left to itself, a keyspace with little traffic keeps all journals since its last flush, and all of them are
+    /// read again when the bus opens.
+    pub fn flush(&self) -> fjall::Result<()> {
+        for keyspace in [&self.records, &self.chunks, &self.ids] {
+            keyspace.rotate_memtable()?;
+        }
+        Ok(())
     }
 
     pub fn get(&self, space: Space, key: &[u8]) -> fjall::Result<Option<fjall::Slice>> {

@@ -121,6 +121,8 @@ pub(super) struct Engine {
     pub lazy_after: Duration,
     pub chores: VecDeque<Chore>,
     pub chores_wanted: bool,
+    /// How many journals there were after the last commit. One more is a reason to flush.
+    pub journals: usize,
     pub commits: u64,
     space: Space,
 }
@@ -147,6 +149,7 @@ impl Engine {
             lazy_after: options.delivered_written_after,
             chores: VecDeque::new(),
             chores_wanted: true,
+            journals: 1,
             commits: 0,
             space: Space {
                 path: options.data_dir.clone(),
@@ -205,7 +208,7 @@ impl Engine {
     /// Closes the open batch and starts the next one.
     pub fn take_batch(&mut self) -> Batch {
         use super::codec::meta;
-        use super::db::Space::Meta;
+        use super::db::Space::Records;
 
         let next = Open { commit: self.open.commit + 1, ..Open::default() };
         let mut open = std::mem::replace(&mut self.open, next);
@@ -215,22 +218,22 @@ impl Engine {
         for (stream_id, id) in &open.subjects {
             let stream = &mut self.streams[*stream_id as usize];
             stream.subjects[*id as usize].dirty = false;
-            items.push(Item::put(Meta, meta::subject(*stream_id, *id), stream.encode_subject(*id)));
+            items.push(Item::put(Records, meta::subject(*stream_id, *id), stream.encode_subject(*id)));
         }
         for stream in &mut self.streams {
             open.builders.extend(stream.building.take());
             if std::mem::take(&mut stream.dirty) {
-                items.push(Item::put(Meta, meta::stream(stream.id), stream.encode()));
+                items.push(Item::put(Records, meta::stream(stream.id), stream.encode()));
             }
         }
         for durable in self.durables.iter_mut().flatten() {
             if std::mem::take(&mut durable.dirty) {
-                items.push(Item::put(Meta, meta::position(durable.id), durable.encode_position()));
+                items.push(Item::put(Records, meta::position(durable.id), durable.encode_position()));
             }
         }
         for (id, bucket) in (0_u32..).zip(&mut self.buckets.all) {
             if std::mem::take(&mut bucket.dirty) {
-                items.push(Item::put(Meta, meta::bucket(id), bucket.encode()));
+                items.push(Item::put(Records, meta::bucket(id), bucket.encode()));
             }
         }
         Batch { open, items, replies }
@@ -257,6 +260,15 @@ impl Engine {
             }
             self.next_wake = [self.next_wake, durable.next_wake].into_iter().flatten().min();
         }
+    }
+
+    /// A durable may change by time at `wake`. Answers whether that is sooner than anything before.
+    pub fn wake_by(&mut self, wake: Option<Duration>) -> bool {
+        let sooner = wake.is_some_and(|wake| self.next_wake.is_none_or(|next| wake < next));
+        if sooner {
+            self.next_wake = wake;
+        }
+        sooner
     }
 
     /// How long the commit thread may sleep.
@@ -332,6 +344,9 @@ impl Shared {
         self.stopped.send_if_modified(|stopped| {
             let first = stopped.is_none();
             stopped.get_or_insert_with(|| reason.to_owned());
+            if first {
+                tracing::error!(reason, "the bus stops");
+            }
             first
         });
         self.work.notify_all();

@@ -112,7 +112,7 @@ impl Buckets {
     pub fn current(&self, db: &Db, key: &[u8], now: Timestamp) -> Result<Option<Held>, Broken> {
         let held = match self.pending.get(key) {
             Some(pending) => pending.held.clone(),
-            None => db.get(Space::Entries, key)?.map(|value| Held::decode(to_bytes(value))).transpose()?,
+            None => db.get(Space::Records, key)?.map(|value| Held::decode(to_bytes(value))).transpose()?,
         };
         Ok(held.filter(|held| !held.is_expired(now)))
     }
@@ -189,16 +189,16 @@ impl Engine {
             Some(held) => {
                 if let Some(expires) = held.expires {
                     let due = expiry_key(expires, bucket_id, &write.key);
-                    self.open.put(Item::put(Space::Entries, due, revision.to_le_bytes().to_vec()));
+                    self.open.put(Item::put(Space::Records, due, revision.to_le_bytes().to_vec()));
                     let next = self.buckets.next_expiry.map_or(expires, |next| next.min(expires));
                     self.buckets.next_expiry = Some(next);
                     self.chores_wanted = true;
                 }
-                self.open.put(Item::put(Space::Entries, key.clone(), held.encode()));
+                self.open.put(Item::put(Space::Records, key.clone(), held.encode()));
                 Change::Put(held.clone().entry(&write.key))
             }
             None => {
-                self.open.put(Item::remove(Space::Entries, key.clone()));
+                self.open.put(Item::remove(Space::Records, key.clone()));
                 Change::Gone { key: write.key.clone(), revision }
             }
         };
@@ -211,7 +211,7 @@ impl Engine {
     /// Removes an entry that has expired, unless it was written again since.
     pub(super) fn expire_entry(&mut self, bucket: u32, key: &str, due: Timestamp, revision: u64) -> Result<(), Error> {
         let now = self.clock.now();
-        self.open.put(Item::remove(Space::Entries, expiry_key(due, bucket, key)));
+        self.open.put(Item::remove(Space::Records, expiry_key(due, bucket, key)));
         let stored = entry_key(bucket, key);
         let unexpired = Timestamp(i64::MIN);
         let current = self.buckets.current(&*self.db()?, &stored, unexpired)?;
@@ -227,7 +227,7 @@ impl Engine {
 
 /// The durable state of a key.
 pub(super) fn get(db: &Db, bucket: u32, key: &str, now: Timestamp) -> Result<Option<Entry>, Broken> {
-    let Some(value) = db.get(Space::Entries, &entry_key(bucket, key))? else { return Ok(None) };
+    let Some(value) = db.get(Space::Records, &entry_key(bucket, key))? else { return Ok(None) };
     let held = Held::decode(to_bytes(value))?;
     Ok(if held.is_expired(now) { None } else { Some(held.entry(key)) })
 }
@@ -253,7 +253,7 @@ pub(super) fn list(
     let prefix = entry_key(bucket, prefix);
     let end = entry_key(bucket.saturating_add(1), "");
     let mut found = Vec::new();
-    for item in db.range(Space::Entries, from, end) {
+    for item in db.range(Space::Records, from, end) {
         if found.len() >= entries_max {
             break;
         }

@@ -2,7 +2,7 @@
 //!
 //! Read `engine` first: one lock around what is in memory, one open batch. `commit` writes batches and makes them
 //! visible; `settle` stores and acknowledges; `pull` hands out; `trim` does the chores. `stream`, `durable`, `kv`, `ids`
-//! are the state, `chunk`, `codec`, `db` its form on disk, `select` reads it back, `watch` and `cache` are what they say.
+//! are the state and `configure` makes it, `info` tells of it; `chunk`, `codec`, `db` its form on disk, `select` reads it back, `watch` and `cache` are what they say.
 //!
 //! Upholds: what was acknowledged to a caller is synced to disk; readers see only that; a settlement is one commit or
 //! nothing; calls take effect in the order they are made. After a failed write or sync nothing is ever tried again.
@@ -13,10 +13,12 @@ mod cache;
 mod chunk;
 mod codec;
 mod commit;
+mod configure;
 mod db;
 mod durable;
 mod engine;
 mod ids;
+mod info;
 mod kv;
 mod open;
 mod pull;
@@ -35,9 +37,8 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use tokio::sync::oneshot;
 
-use codec::meta;
-use db::{Item, Space};
-use engine::{Engine, Life, Shared};
+use engine::{Life, Shared};
+use info::look;
 pub use open::{FORMAT, OpenError, Options};
 use select::Selection;
 
@@ -51,6 +52,8 @@ use crate::time::Timestamp;
 
 /// Bytes one [`Bus::read`] gives at most, about.
 const READ_BYTES_MAX: usize = 1024 * 1024;
+/// Trims and removals that may wait for the chores thread.
+const CHORES_MAX: usize = 1024;
 
 /// The embedded bus and store. Closed by [`Embedded::close`] or when it is dropped.
 pub struct Embedded {
@@ -83,7 +86,11 @@ impl Embedded {
     }
 
     fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        let guard = StopOnPanic(Arc::clone(&self.shared));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _guard = guard;
+            run();
+        })?;
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(())
     }
@@ -142,6 +149,9 @@ impl Embedded {
         let (sender, receiver) = oneshot::channel();
         let queued = self.shared.lock().and_then(|mut engine| {
             let id = engine.stream_id(stream)?;
+            if engine.chores.len() >= CHORES_MAX {
+                return Err(Error::Unavailable(format!("{CHORES_MAX} trims and removals are waiting")));
+            }
             engine.chores.push_back(chore(id, sender));
             self.shared.chore.notify_one();
             Ok(())
@@ -153,147 +163,20 @@ impl Embedded {
     }
 }
 
+/// Without its threads nothing would ever be answered.
+struct StopOnPanic(Arc<Shared>);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(&mut self.0.lock_any(), "a thread of the bus panicked; see the log");
+        }
+    }
+}
+
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl Engine {
-    /// Tells compactions how long ids are needed.
-    fn set_window(&self) {
-        let longest = self.streams.iter().map(|stream| stream.config.duplicate_window).max();
-        self.window.set(longest.unwrap_or_default());
-    }
-
-    fn ensure_stream(&mut self, config: StreamConfig) -> Result<StreamInfo, Error> {
-        if let Ok(id) = self.stream_id(&config.name) {
-            let stream = &mut self.streams[id as usize];
-            stream::check_subjects(&stream.config, &config)?;
-            stream.dirty |= stream.config != config;
-            stream.config = config;
-            self.open.sync = true;
-            self.set_window();
-            return Ok(self.streams[id as usize].info());
-        }
-        for other in &self.streams {
-            stream::check_overlap(&other.config, &config)?;
-        }
-        let id = self.streams.len() as u32;
-        let mut stream = stream::Stream::new(id, config, self.clock.now());
-        stream.dirty = true;
-        let info = stream.info();
-        self.stream_ids.insert(Arc::clone(&stream.name), id);
-        self.streams.push(stream);
-        self.open.sync = true;
-        self.set_window();
-        Ok(info)
-    }
-
-    /// `reached` is where a new durable begins when its start is a time.
-    fn ensure_durable(&mut self, stream: &str, config: DurableConfig, reached: Option<u64>) -> Result<Durable, Error> {
-        let stream_id = self.stream_id(stream)?;
-        let stream = &mut self.streams[stream_id as usize];
-        let named = Durable { stream: Arc::clone(&stream.name), name: config.name.as_str().into() };
-        self.open.sync = true;
-        if let Some(id) = stream.durables.get(&named.name).copied() {
-            let Some(durable) = &mut self.durables[id as usize] else { return Ok(named) };
-            check_filters(&durable.config, &config)?;
-            durable.config.ack_wait = config.ack_wait;
-            durable.config.in_flight_max = config.in_flight_max;
-            durable.notify.notify_one();
-            self.open.put(Item::put(Space::Meta, meta::durable(id), durable.encode_config()));
-            return Ok(named);
-        }
-        let reached = match config.start {
-            Start::First => 0,
-            Start::End => stream.last,
-            Start::Sequence(sequence) => sequence.saturating_sub(1),
-            Start::Time(_) => reached.unwrap_or(0),
-        };
-        // What lies before the first message held will never come.
-        let reached = reached.max(stream.first - 1);
-        let id = self.durables.len() as u32;
-        let durable = durable::Durable::new(id, stream_id, config, reached);
-        stream.attach(id, &durable.config.filters);
-        stream.durables.insert(Arc::clone(&named.name), id);
-        self.open.put(Item::put(Space::Meta, meta::durable(id), durable.encode_config()));
-        self.durables.push(Some(durable));
-        Ok(named)
-    }
-
-    fn delete_durable(&mut self, durable: &Durable) -> Result<(), Error> {
-        let Ok(id) = self.durable_id(durable) else { return Ok(()) };
-        let Some(deleted) = self.durables[id as usize].take() else { return Ok(()) };
-        let stream = &mut self.streams[deleted.stream as usize];
-        stream.durables.remove(&durable.name);
-        stream.detach(id);
-        self.open.put(Item::remove(Space::Meta, meta::durable(id)));
-        self.open.put(Item::remove(Space::Meta, meta::position(id)));
-        deleted.notify.notify_waiters();
-        Ok(())
-    }
-}
-
-fn check_filters(found: &DurableConfig, wanted: &DurableConfig) -> Result<(), Error> {
-    let sorted = |config: &DurableConfig| {
-        let mut filters = config.filters.clone();
-        filters.sort();
-        filters.join(" ")
-    };
-    let (found, sorted_wanted) = (sorted(found), sorted(wanted));
-    if found == sorted_wanted {
-        return Ok(());
-    }
-    Err(Error::Mismatch { what: format!("filters of durable {}", wanted.name), found, wanted: sorted_wanted })
-}
-
-/// What is known of a durable under the lock, and what is still to be read.
-struct Look {
-    info: DurableInfo,
-    stream: u32,
-    selection: Selection,
-    oldest: Option<u64>,
-    reached: u64,
-    visible: u64,
-}
-
-fn look(engine: &Engine, id: u32) -> Option<Look> {
-    let durable = engine.durables[id as usize].as_ref()?;
-    let stream = &engine.streams[durable.stream as usize];
-    Some(Look {
-        info: DurableInfo {
-            config: durable.config.clone(),
-            ack_floor: durable.ack_floor(),
-            delivered: durable.delivered,
-            in_flight: durable.in_flight(),
-            redelivering: durable.redelivering(),
-            pending: durable.ready() as u64,
-            oldest_unacknowledged: None,
-        },
-        stream: stream.id,
-        selection: stream.matching(&durable.config.filters).into(),
-        oldest: durable.oldest(),
-        reached: durable.reached,
-        visible: stream.visible,
-    })
-}
-
-impl Look {
-    /// Adds what only the index knows.
-    fn complete(mut self, db: &db::Db) -> Result<DurableInfo, engine::Broken> {
-        let behind = self.reached + 1..=self.visible;
-        let mut oldest = self.oldest;
-        if !behind.is_empty() {
-            if oldest.is_none() {
-                oldest = select::sequences(db, self.stream, &self.selection, behind.clone(), 1)?.0.first().copied();
-            }
-            self.info.pending += select::count(db, self.stream, &self.selection, behind)?;
-        }
-        if let Some(oldest) = oldest {
-            self.info.oldest_unacknowledged = select::span_at(db, self.stream, oldest)?.map(|span| span.time);
-        }
-        Ok(self.info)
     }
 }
 
@@ -374,7 +257,7 @@ impl Bus for Embedded {
             let durable = engine.durable(&durable)?;
             durable.put_off(sequence, delay, now, now_wall);
             let wake = durable.next_wake;
-            engine.next_wake = [engine.next_wake, wake].into_iter().flatten().min();
+            engine.wake_by(wake);
             engine.open.sync = true;
             Ok(())
         })
@@ -383,7 +266,12 @@ impl Bus for Embedded {
     fn in_progress(&self, durable: &Durable, sequences: &[u64]) -> Answer<()> {
         let done = self.shared.lock().and_then(|mut engine| {
             let now = engine.clock.monotonic();
-            engine.durable(durable)?.in_progress(sequences, now);
+            let durable = engine.durable(durable)?;
+            durable.in_progress(sequences, now);
+            let wake = durable.next_wake;
+            if engine.wake_by(wake) {
+                self.shared.work.notify_one();
+            }
             Ok(())
         });
         Box::pin(async { done })

@@ -22,7 +22,7 @@ use crate::ports::clock::SharedClock;
 /// What the database holds and how. Raised by a change that an older program could not read.
 pub const FORMAT: u32 = 1;
 
-/// Sizes and places. The defaults keep the bus below about 50 MB of memory.
+/// Sizes and places. The defaults keep the bus at about 50 MB of memory.
 #[derive(Clone)]
 pub struct Options {
     pub data_dir: PathBuf,
@@ -34,8 +34,6 @@ pub struct Options {
     pub hot_cache_bytes: usize,
     /// Chunks kept for consumers that are behind.
     pub cold_cache_bytes: usize,
-    /// The journal is what has to be read when the bus opens.
-    pub journal_bytes_max: u64,
     /// With less free space on the disk new messages are refused.
     pub free_bytes_min: u64,
     /// A hand-out that no other commit wrote down within this is written by itself.
@@ -49,10 +47,9 @@ impl Options {
             data_dir: data_dir.into(),
             clock,
             memtable_bytes_max: 8 * MIB as u64,
-            block_cache_bytes: 8 * MIB as u64,
+            block_cache_bytes: 4 * MIB as u64,
             hot_cache_bytes: 8 * MIB,
             cold_cache_bytes: 4 * MIB,
-            journal_bytes_max: 128 * MIB as u64,
             free_bytes_min: 64 * MIB as u64,
             delivered_written_after: Duration::from_millis(20),
         }
@@ -117,7 +114,7 @@ pub(super) fn open(options: &Options) -> Result<(Lock, Engine), OpenError> {
         fjall::Error::Io(source) => OpenError::Io { path: path.clone(), source },
         other => damaged(other.to_string()),
     })?;
-    let found = db.get(Space::Meta, meta::FORMAT).map_err(|e| damaged(e.to_string()))?;
+    let found = db.get(Space::Records, meta::FORMAT).map_err(|e| damaged(e.to_string()))?;
     match found.as_deref().map(<[u8; 4]>::try_from) {
         None => prepare(&db).map_err(|e| damaged(e.to_string()))?,
         Some(Ok(bytes)) if u32::from_le_bytes(bytes) == FORMAT => {}
@@ -133,14 +130,14 @@ pub(super) fn open(options: &Options) -> Result<(Lock, Engine), OpenError> {
 /// The first commit of a new database.
 fn prepare(db: &Db) -> fjall::Result<()> {
     let items = vec![
-        Item::put(Space::Meta, meta::FORMAT.to_vec(), FORMAT.to_le_bytes().to_vec()),
-        Item::put(Space::Meta, meta::COMMIT.to_vec(), 0_u64.to_le_bytes().to_vec()),
+        Item::put(Space::Records, meta::FORMAT.to_vec(), FORMAT.to_le_bytes().to_vec()),
+        Item::put(Space::Records, meta::COMMIT.to_vec(), 0_u64.to_le_bytes().to_vec()),
     ];
     db.write(items, true)
 }
 
 fn load(db: Arc<Db>, window: Arc<Window>, options: &Options) -> Result<Engine, Broken> {
-    let commit = db.get(Space::Meta, meta::COMMIT)?.ok_or(Damaged("no commit number"))?;
+    let commit = db.get(Space::Records, meta::COMMIT)?.ok_or(Damaged("no commit number"))?;
     let commit = u64::from_le_bytes(commit.as_ref().try_into().map_err(|_| Damaged("commit number"))?);
     let mut engine = Engine::new(Arc::clone(&db), window, commit, options);
     for (id, value) in numbered(&db, meta::STREAM)? {
@@ -151,7 +148,7 @@ fn load(db: Arc<Db>, window: Arc<Window>, options: &Options) -> Result<Engine, B
         engine.stream_ids.insert(Arc::clone(&stream.name), id);
         engine.streams.push(stream);
     }
-    for item in db.prefix(Space::Meta, &[meta::SUBJECT]) {
+    for item in db.prefix(Space::Records, &[meta::SUBJECT]) {
         let (key, value) = item.into_inner()?;
         let ids = key.get(1..9).and_then(|ids| ids.split_first_chunk::<4>()).ok_or(Damaged("subject key"))?;
         let (stream, id) = (u32::from_be_bytes(*ids.0), ids.1.try_into().map_err(|_| Damaged("subject key"))?);
@@ -180,7 +177,7 @@ fn load_durables(engine: &mut Engine, db: &Db) -> Result<(), Broken> {
     let (now, now_wall) = (engine.clock.monotonic(), engine.clock.now());
     for (id, value) in numbered(db, meta::DURABLE)? {
         let mut durable = Durable::decode_config(id, &value)?;
-        let position = db.get(Space::Meta, &meta::position(id))?.ok_or(Damaged("a durable has no position"))?;
+        let position = db.get(Space::Records, &meta::position(id))?.ok_or(Damaged("a durable has no position"))?;
         durable.restore_position(&position, now, now_wall)?;
         let stream = engine.streams.get_mut(durable.stream as usize).ok_or(Damaged("durable without stream"))?;
         stream.attach(id, &durable.config.filters);
@@ -194,7 +191,7 @@ fn load_durables(engine: &mut Engine, db: &Db) -> Result<(), Broken> {
 
 /// The records of one kind, by number.
 fn numbered(db: &Db, kind: u8) -> Result<Vec<(u32, fjall::Slice)>, Broken> {
-    db.prefix(Space::Meta, &[kind])
+    db.prefix(Space::Records, &[kind])
         .map(|item| {
             let (key, value) = item.into_inner()?;
             let id = key.get(1..5).and_then(|id| id.try_into().ok()).ok_or(Damaged("record number"))?;

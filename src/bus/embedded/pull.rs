@@ -157,10 +157,7 @@ fn attempt(shared: &Shared, durable: &bus::Durable, messages_max: usize, bytes_m
 
 /// Sees to it that the commit thread writes the hand-out down soon and wakes for its ack wait.
 fn note_hand_out(shared: &Shared, engine: &mut Engine, wake: Option<Duration>, now: Duration) {
-    let sooner = wake.is_some_and(|wake| engine.next_wake.is_none_or(|next| wake < next));
-    if sooner {
-        engine.next_wake = wake;
-    }
+    let sooner = engine.wake_by(wake);
     if engine.lazy_due.is_none() {
         engine.lazy_due = Some(now + engine.lazy_after);
         shared.work.notify_one();

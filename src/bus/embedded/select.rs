@@ -34,7 +34,7 @@ impl From<Option<Vec<u32>>> for Selection {
 
 /// The chunk's span with the greatest first sequence up to `sequence`.
 pub(super) fn span_at(db: &Db, stream: u32, sequence: u64) -> Result<Option<Span>, Broken> {
-    let Some(item) = db.range(Space::Index, span_key(stream, 0), span_key(stream, sequence)).next_back() else {
+    let Some(item) = db.range(Space::Records, span_key(stream, 0), span_key(stream, sequence)).next_back() else {
         return Ok(None);
     };
     let (key, value) = item.into_inner()?;
@@ -48,7 +48,7 @@ pub(super) fn spans(
     from: u64,
 ) -> Result<impl Iterator<Item = Result<Span, Broken>> + use<>, Broken> {
     let first = span_at(db, stream, from)?.map_or(from, |span| span.first);
-    Ok(db.range(Space::Index, span_key(stream, first), span_key(stream, u64::MAX)).map(|item| {
+    Ok(db.range(Space::Records, span_key(stream, first), span_key(stream, u64::MAX)).map(|item| {
         let (key, value) = item.into_inner()?;
         Ok(Span::decode(first_of_key(&key)?, &value)?)
     }))
@@ -56,7 +56,7 @@ pub(super) fn spans(
 
 /// The sequences of one subject in one chunk.
 fn indexed(db: &Db, stream: u32, subject: u32, first: u64) -> Result<Vec<u64>, Broken> {
-    let value = db.get(Space::Index, &index_key(stream, subject, first))?;
+    let value = db.get(Space::Records, &index_key(stream, subject, first))?;
     Ok(value.map(|value| index_sequences(first, &value).collect()).unwrap_or_default())
 }
 
@@ -96,14 +96,14 @@ fn merged(
     let (from, mut until) = (*range.start(), *range.end());
     let mut found = Vec::new();
     for subject in subjects {
-        let before = db.range(Space::Index, index_key(stream, *subject, 0), index_key(stream, *subject, from));
+        let before = db.range(Space::Records, index_key(stream, *subject, 0), index_key(stream, *subject, from));
         let begin = match { before }.next_back() {
             Some(item) => first_of_key(&item.key()?)?,
             None => from,
         };
         let mut count = 0;
         let (begin, end) = (index_key(stream, *subject, begin), index_key(stream, *subject, until));
-        for item in db.range(Space::Index, begin, end) {
+        for item in db.range(Space::Records, begin, end) {
             let (key, value) = item.into_inner()?;
             let first = first_of_key(&key)?;
             let inside = index_sequences(first, &value).filter(|sequence| range.contains(sequence));
@@ -176,7 +176,7 @@ pub(super) fn previous(
     below: u64,
     removed: impl Fn(u64) -> bool,
 ) -> Result<u64, Broken> {
-    let range = db.range(Space::Index, index_key(stream, subject, 0), index_key(stream, subject, below));
+    let range = db.range(Space::Records, index_key(stream, subject, 0), index_key(stream, subject, below));
     for item in range.rev() {
         let (key, value) = item.into_inner()?;
         let mut found = index_sequences(first_of_key(&key)?, &value).rev();

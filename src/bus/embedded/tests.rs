@@ -7,6 +7,8 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 
+use super::codec::meta;
+use super::db::{Item, Space};
 use super::*;
 use crate::flow::message::Headers;
 use crate::ports::clock::Clock;
@@ -112,7 +114,7 @@ fn another_format_is_refused_with_both_numbers() {
     drop(open_at(dir.path(), &clock));
     let options = Options::new(dir.path(), clock.clone());
     let db = db::Db::open(&dir.path().join("bus"), &options, Arc::new(db::Window::new(clock))).unwrap();
-    db.write(vec![Item::put(Space::Meta, meta::FORMAT.to_vec(), 77_u32.to_le_bytes().to_vec())], true).unwrap();
+    db.write(vec![Item::put(Space::Records, meta::FORMAT.to_vec(), 77_u32.to_le_bytes().to_vec())], true).unwrap();
     drop(db);
     match Embedded::open(options).unwrap_err() {
         OpenError::Format { found, wanted, .. } => assert_eq!((found, wanted), (77, FORMAT)),

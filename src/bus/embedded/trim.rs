@@ -27,8 +27,19 @@ const STEP_ENTRIES: usize = 512;
 type Answered = oneshot::Sender<Result<u64, Error>>;
 
 pub(super) enum Chore {
-    Trim { stream: u32, first: u64, keep_last_of: Vec<String>, answer: Answered },
-    Remove { stream: u32, sequences: Vec<u64>, answer: Answered },
+    Trim {
+        stream: u32,
+        first: u64,
+        keep_last_of: Vec<String>,
+        answer: Answered,
+    },
+    Remove {
+        stream: u32,
+        sequences: Vec<u64>,
+        answer: Answered,
+    },
+    /// The journal was rotated: write out what keeps the old ones.
+    Flush,
 }
 
 pub(super) fn run(shared: &Arc<Shared>, db: &Db) {
@@ -40,6 +51,7 @@ pub(super) fn run(shared: &Arc<Shared>, db: &Db) {
             Due::Chore(Chore::Remove { stream, sequences, answer }) => {
                 (Some(answer), remove(shared, db, stream, sequences))
             }
+            Due::Chore(Chore::Flush) => (None, db.flush().map(|()| 0).map_err(Failed::from)),
             Due::Expiry(now) => (None, sweep(shared, db, now).map(|()| 0)),
         };
         let result = result.map_err(|failed| match failed {
@@ -114,9 +126,9 @@ impl Step {
     /// Removes a chunk with all that is in it.
     fn drop_chunk(&mut self, stream: u32, span: &Span) {
         self.items.push(Item::remove(Space::Chunks, chunk_key(stream, span.first)));
-        self.items.push(Item::remove(Space::Index, span_key(stream, span.first)));
+        self.items.push(Item::remove(Space::Records, span_key(stream, span.first)));
         for subject in &span.subjects {
-            self.items.push(Item::remove(Space::Index, index_key(stream, *subject, span.first)));
+            self.items.push(Item::remove(Space::Records, index_key(stream, *subject, span.first)));
         }
         self.rewritten.push((span.first, None));
         self.removed.push((span.first, span.last));
@@ -148,9 +160,9 @@ impl Step {
         self.removed.extend(gone.iter().map(|(sequence, _)| (*sequence, *sequence)));
         self.subjects.extend(gone.iter().map(|(_, subject)| *subject));
         for subject in span.subjects.iter().filter(|subject| !kept.iter().any(|(_, kept)| kept == *subject)) {
-            self.items.push(Item::remove(Space::Index, index_key(stream, *subject, span.first)));
+            self.items.push(Item::remove(Space::Records, index_key(stream, *subject, span.first)));
         }
-        let (chunk, _) = chunk_items(builder.finish(), &mut self.items)?;
+        let chunk = chunk_items(builder.finish(), &mut self.items)?.chunk;
         self.rewritten.push((span.first, Some(chunk)));
         Ok(())
     }
@@ -295,7 +307,7 @@ fn remove(shared: &Arc<Shared>, db: &Db, stream: u32, sequences: Vec<u64>) -> Re
 fn sweep(shared: &Arc<Shared>, db: &Db, now: Timestamp) -> Result<(), Failed> {
     let mut due = Vec::new();
     let mut next = None;
-    for item in db.prefix(Space::Entries, b"x") {
+    for item in db.prefix(Space::Records, b"x") {
         let (key, value) = item.into_inner()?;
         let (expires, bucket, name) = read_expiry_key(&key)?;
         if expires > now || due.len() >= STEP_ENTRIES {
