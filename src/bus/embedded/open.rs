@@ -46,9 +46,9 @@ impl Options {
         Options {
             data_dir: data_dir.into(),
             clock,
-            memtable_bytes_max: 8 * MIB as u64,
+            memtable_bytes_max: 4 * MIB as u64,
             block_cache_bytes: 4 * MIB as u64,
-            hot_cache_bytes: 8 * MIB,
+            hot_cache_bytes: 6 * MIB,
             cold_cache_bytes: 4 * MIB,
             free_bytes_min: 64 * MIB as u64,
             delivered_written_after: Duration::from_millis(20),
