@@ -1,5 +1,7 @@
 //! Events per second on one core: parse, run, serialise. `cargo bench --bench language`.
 
+#![allow(clippy::disallowed_methods)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -25,7 +25,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Check(check::Args),
     Status(status::Args),
     Explain(explain::Args),
@@ -50,7 +50,7 @@ pub fn main() -> Exit {
         }
     };
     match command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::main(args),
         Command::Explain(args) => explain::run(&args),

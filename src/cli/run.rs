@@ -132,7 +132,7 @@ fn config(args: Args) -> Result<Config, String> {
             args.manifests.display()
         ));
     }
-    let seed = uuid::Uuid::new_v4().as_u128();
+    let seed = random();
     let jitter = AtomicU64::new(seed as u64 | 1);
     Ok(Config {
         manifests: args.manifests,
@@ -160,6 +160,12 @@ fn config(args: Args) -> Result<Config, String> {
 #[allow(clippy::disallowed_methods)]
 pub(super) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// The one place where chance comes in: what it gives is handed down.
+#[allow(clippy::disallowed_methods)]
+fn random() -> u128 {
+    uuid::Uuid::new_v4().as_u128()
 }
 
 fn host_name() -> String {

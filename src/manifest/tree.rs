@@ -251,7 +251,8 @@ mod tests {
         fs::write(root.join("vat.csv"), "abc").unwrap();
         symlink(folder.path().join("secret"), root.join("link")).unwrap();
         let manifest = root.join("sub/a.yaml");
-        let get = |path: &str, max: u64| read_beside(&[root.clone()], manifest.to_str().unwrap(), path, max);
+        let get =
+            |path: &str, max: u64| read_beside(std::slice::from_ref(&root), manifest.to_str().unwrap(), path, max);
         assert_eq!(get("../vat.csv", 3), Ok(b"abc".to_vec()));
         assert_eq!(get("../vat.csv", 2), Err(FileFault::TooLarge { bytes: 3, bytes_max: 2 }));
         assert_eq!(get("../../secret", 9), Err(FileFault::Outside));

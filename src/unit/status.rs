@@ -109,11 +109,9 @@ macro_rules! counter {
 }
 
 impl Unit {
-    counter!(received, received, "Messages taken in: pulled and finished, or accepted by an entrance."
-    );
+    counter!(received, received, "Messages taken in: pulled and finished, or accepted by an entrance.");
     counter!(emitted, emitted, "Messages stored or delivered.");
-    counter!(dropped, dropped, "Messages ended on purpose by a filter, a dedupe or a missing route."
-    );
+    counter!(dropped, dropped, "Messages ended on purpose by a filter, a dedupe or a missing route.");
     counter!(retried, retried, "Attempts that failed and will be made again.");
     counter!(dead, dead, "Messages that became dead letters.");
     counter!(refused, refused, "Requests an entrance refused.");

@@ -1,5 +1,7 @@
 //! Sinks from end to end: the embedded bus, the worker, the HTTP connector and a real receiver that fails on demand.
 
+#![allow(clippy::disallowed_methods)]
+
 mod world;
 
 use std::sync::{Arc, Mutex};
