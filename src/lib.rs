@@ -17,7 +17,7 @@
 //!
 //! What a running unit is handed and what it tells:
 //!
-//! - [`unit`]
+//! - [`mod@unit`]
 //!
 //! Adapters, each speaks to one outside system and never to a sibling:
 //!

@@ -8,8 +8,8 @@
 //!
 //! - The same program on the same message gives the same result, everywhere and always: nothing that is offered
 //!   reads a clock, random numbers, the environment, a file or the network.
-//! - No program, however hostile, ends the process: texts are bounded before they are compiled ([`guard`]), work and
-//!   memory are bounded while they run ([`meter`]), and a panic of the compiler or a program is an error.
+//! - No program, however hostile, ends the process: texts are bounded before they are compiled (`guard`), work and
+//!   memory are bounded while they run (`meter`), and a panic of the compiler or a program is an error.
 //! - Nobody outside names the `vrl` crate.
 
 mod catalogue;
