@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A signal that follows another this closely is the same wish: a terminal and a supervisor often both pass it on.
-const SAME_WISH: Duration = Duration::from_millis(250);
+const SAME_WISH: Duration = Duration::from_millis(50);
 
 /// SIGTERM and SIGINT, from the moment this exists on.
 #[derive(Debug)]

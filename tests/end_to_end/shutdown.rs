@@ -75,6 +75,8 @@ fn a_stopping_process_is_not_ready_and_a_second_signal_ends_it_at_once() {
         assert!(Instant::now() < deadline, "still ready after SIGTERM");
         std::thread::sleep(Duration::from_millis(10));
     }
+    // Later than an echo of the first one could be.
+    std::thread::sleep(Duration::from_millis(100));
     let before = Instant::now();
     vejas.signal("TERM");
     let exit = vejas.wait();
