@@ -19,10 +19,10 @@ use crate::manifest::value::{OneOrMany, Pattern, StartFrom};
 use crate::ports::bus::{self, Durable, DurableConfig, Start};
 use crate::transforms;
 use crate::unit::context::Context;
-use crate::unit::status::{self, Registry};
+use crate::unit::status::{self, Registry, State};
 
-/// Deliveries of one durable that may be unacknowledged at once.
-pub(super) const IN_FLIGHT_MAX: usize = 4_096;
+/// Deliveries of a flow that may be unacknowledged at once.
+const IN_FLIGHT_MAX: usize = 4_096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -81,13 +81,21 @@ impl Units {
                     units.flows.push(ready);
                 }
                 Spec::Sink(sink) => {
-                    let durable = units.durable(&one.id, &sink.from, sink.start_from).await?;
+                    let connector = sink_units::connect(one, sink, context, &settings);
+                    let in_flight = connector.as_ref().map_or(IN_FLIGHT_MAX, |connector| {
+                        sink_worker::in_flight_max(&connector.delivering(), sink.order_by.is_some())
+                    });
+                    // Also for a sink that cannot run: what comes meanwhile waits for it.
+                    let durable = units.durable(&one.id, &sink.from, sink.start_from, in_flight).await?;
                     unit.set_durable(durable.clone());
-                    let ready = sink_units::build(one, sink, durable, context, config, &settings, Arc::clone(&unit))?;
-                    units.sinks.push(ready);
+                    if let Some(connector) = units.or_leave_out(connector, &unit, config)? {
+                        let ready = sink_units::build(one, sink, connector, durable, config, Arc::clone(&unit))?;
+                        units.sinks.push(ready);
+                    }
                 }
                 Spec::HttpIn(entrance) => {
-                    routes.push(ingress::route(one, entrance, config, &settings, loaded, Arc::clone(&unit))?);
+                    let route = ingress::route(one, entrance, config, &settings, loaded, Arc::clone(&unit));
+                    routes.extend(units.or_leave_out(route, &unit, config)?);
                 }
                 Spec::Source(Source { interval: Some(stated), to }) => {
                     let source = interval::source::Source::new(entering.clone(), unit, stated, to.as_str())
@@ -103,6 +111,25 @@ impl Units {
         Ok(units)
     }
 
+    /// A unit whose settings cannot be resolved is shown as failed and left out; the others run. `strict` stops the start.
+    fn or_leave_out<T>(
+        &self,
+        made: Result<T, Error>,
+        unit: &status::Unit,
+        config: &Config,
+    ) -> Result<Option<T>, Error> {
+        match made {
+            Ok(made) => Ok(Some(made)),
+            Err(Error::Unit { reason, .. }) if !config.strict => {
+                tracing::error!(unit = %unit.id, declared = unit.declared, "cannot run: {reason}");
+                unit.set_error("settings", &reason, self.context.clock.now());
+                unit.set_state(State::Failed, Some(reason));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     async fn flow(
         &self,
         one: &LoadedUnit,
@@ -110,7 +137,7 @@ impl Units {
         loaded: &Loaded,
         unit: Arc<status::Unit>,
     ) -> Result<flow_worker::FlowUnit, Error> {
-        let durable = self.durable(&one.id, &flow.from, flow.start_from).await?;
+        let durable = self.durable(&one.id, &flow.from, flow.start_from, IN_FLIGHT_MAX).await?;
         unit.set_durable(durable.clone());
         let parts = transforms::Parts {
             unit: one.id.clone(),
@@ -131,7 +158,13 @@ impl Units {
     }
 
     /// The durable of a unit: made when the unit is new, found otherwise.
-    async fn durable(&self, id: &UnitId, from: &OneOrMany<Pattern>, start: StartFrom) -> Result<Durable, Error> {
+    async fn durable(
+        &self,
+        id: &UnitId,
+        from: &OneOrMany<Pattern>,
+        start: StartFrom,
+        in_flight_max: usize,
+    ) -> Result<Durable, Error> {
         let names = &self.context.names;
         let mut filters: Vec<String> = from.as_slice().iter().map(|pattern| names.stored(pattern.as_str())).collect();
         filters.push(names.replay(id));
@@ -147,7 +180,7 @@ impl Units {
                 StartFrom::Time(time) => Start::Time(time),
             },
             ack_wait: flow_worker::ACK_WAIT,
-            in_flight_max: IN_FLIGHT_MAX,
+            in_flight_max,
         };
         let made = self.context.bus.ensure_durable(&names.messages(), config).await;
         made.map_err(|source| Error::Bus { unit: id.clone(), source })
