@@ -35,7 +35,7 @@ pub enum Error {
     Build(#[from] transforms::BuildError),
     #[error("{unit}: {reason}")]
     Unit { unit: UnitId, reason: String },
-    #[error("{0}")]
+    #[error("{0} (`listen` of an HttpIn, or VEJAS_INGRESS_ADDR, says where entrances listen)")]
     Entrance(#[from] crate::connectors::http::source::Error),
 }
 
