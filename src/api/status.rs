@@ -150,7 +150,7 @@ async fn not_ready(told: &Told) -> Vec<String> {
         reasons.push("the manifests are not loaded yet".to_owned());
     }
     match timeout(ASK_WAIT_MAX, told.bus.stream(&told.names.messages())).await {
-        Ok(Ok(_)) => {}
+        Ok(Ok(info)) => reasons.extend(info.refuses.map(|reason| format!("the bus takes no new messages: {reason}"))),
         Ok(Err(error)) => reasons.push(error.to_string()),
         Err(_) => reasons.push("the bus does not answer".to_owned()),
     }

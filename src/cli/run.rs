@@ -18,6 +18,9 @@ use crate::runtime::load;
 use crate::runtime::start::{self, Door, Handle};
 use crate::runtime::telemetry::{self, LogFormat};
 
+/// Smallest byte limit of the message stream.
+const MESSAGES_BYTES_MIN: u64 = 4 << 20;
+
 /// Run the units that the manifests declare, until told to stop.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -148,6 +151,9 @@ fn config(args: Args) -> Result<Config, String> {
             "there is nothing at {}: name a folder of manifests, or start one with `vejas new flow`",
             args.manifests.display()
         ));
+    }
+    if args.max_bytes < MESSAGES_BYTES_MIN {
+        return Err(format!("VEJAS_MAX_BYTES is {} bytes; less than 4MiB leaves no room to work in", args.max_bytes));
     }
     let seed = random();
     let jitter = AtomicU64::new(seed as u64 | 1);

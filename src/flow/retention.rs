@@ -10,8 +10,8 @@ pub struct Held {
     pub last: u64,
     /// First sequence that is younger than the retention age.
     pub young_from: u64,
-    pub bytes: u64,
-    pub bytes_max: u64,
+    /// There is little room: age does not count.
+    pub short: bool,
 }
 
 /// A reader's position.
@@ -32,7 +32,7 @@ pub fn keep_from(held: Held, floors: impl IntoIterator<Item = Floor>) -> u64 {
         .map(|floor| if floor.idle { held.last } else { floor.acknowledged })
         .fold(held.last, u64::min);
     let keep = done.saturating_add(1);
-    if is_short(held.bytes, held.bytes_max) { keep } else { keep.min(held.young_from) }
+    if held.short { keep } else { keep.min(held.young_from) }
 }
 
 /// Whether a stream has so little room that age no longer counts.
@@ -44,7 +44,7 @@ pub fn is_short(bytes: u64, bytes_max: u64) -> bool {
 mod tests {
     use super::*;
 
-    const HELD: Held = Held { last: 100, young_from: 51, bytes: 10, bytes_max: 100 };
+    const HELD: Held = Held { last: 100, young_from: 51, short: false };
 
     #[test]
     fn the_slowest_reader_holds_back() {
@@ -54,16 +54,23 @@ mod tests {
 
     #[test]
     fn an_idle_reader_holds_nothing_back_and_nothing_after_the_noted_end_goes() {
-        let short = Held { bytes: 90, ..HELD };
+        let short = Held { short: true, ..HELD };
         assert_eq!(keep_from(short, [Floor { acknowledged: 3, idle: true }]), 101);
         assert_eq!(keep_from(short, [Floor { acknowledged: 200, idle: false }]), 101);
         assert_eq!(keep_from(short, []), 101);
     }
 
     #[test]
+    fn a_fifth_left_is_short() {
+        assert!(!is_short(80, 100));
+        assert!(is_short(81, 100));
+        assert!(is_short(1, 0), "no limit at all leaves no room");
+    }
+
+    #[test]
     fn age_keeps_what_is_young_until_bytes_are_short() {
         let floors = [Floor { acknowledged: 100, idle: false }];
         assert_eq!(keep_from(HELD, floors), 51);
-        assert_eq!(keep_from(Held { bytes: 81, ..HELD }, floors), 101);
+        assert_eq!(keep_from(Held { short: true, ..HELD }, floors), 101);
     }
 }

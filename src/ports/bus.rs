@@ -44,6 +44,8 @@ pub struct StreamInfo {
     pub last: u64,
     pub messages: u64,
     pub bytes: u64,
+    /// Why no new messages are taken now: the stream is as good as full, or the disk has no room.
+    pub refuses: Option<String>,
 }
 
 /// Where a new durable begins.

@@ -2,7 +2,7 @@
 
 use super::config::{Config, DEAD_LETTER_HEADROOM_BYTES, DUPLICATE_WINDOW, MESSAGE_BYTES_MAX};
 use crate::id::Names;
-use crate::ports::bus::{Bus, Error, StreamConfig, StreamInfo};
+use crate::ports::bus::{Bus, Error, SETTLEMENT_RESERVE_PERCENT, StreamConfig, StreamInfo};
 use crate::ports::store::Store;
 
 /// Makes or checks everything units need before they start.
@@ -21,13 +21,20 @@ pub async fn ensure(bus: &dyn Bus, store: &dyn Store, config: &Config) -> Result
     store.ensure_bucket(&names.offsets_bucket(), None).await
 }
 
+/// Largest message of a stream with this byte limit. Half of what is kept for settlements: an output that fits no stream would
+/// hold its flow for ever.
+pub fn message_bytes_max(bytes_max: u64) -> usize {
+    let half_of_reserve = bytes_max / 100 * SETTLEMENT_RESERVE_PERCENT / 2;
+    usize::try_from(half_of_reserve).unwrap_or(usize::MAX).min(MESSAGE_BYTES_MAX)
+}
+
 /// The stream of messages on their way.
 pub async fn ensure_messages(bus: &dyn Bus, names: &Names, bytes_max: u64) -> Result<StreamInfo, Error> {
     bus.ensure_stream(StreamConfig {
         name: names.messages(),
         subjects: names.message_subjects(),
         bytes_max,
-        message_bytes_max: MESSAGE_BYTES_MAX,
+        message_bytes_max: message_bytes_max(bytes_max),
         duplicate_window: DUPLICATE_WINDOW,
     })
     .await

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::flow::retention::{Floor, Held, is_short, keep_from};
 use crate::id::{Names, subject_matches};
-use crate::ports::bus::{DurableInfo, Error};
+use crate::ports::bus::{DurableInfo, Error, StreamInfo};
 use crate::unit::context::Context;
 
-/// How often there is a look.
+/// How often there is a whole turn when there is room.
 const PERIOD: Duration = Duration::from_secs(10);
-/// The same, when bytes are short.
-const PERIOD_SHORT: Duration = Duration::from_millis(500);
+/// How often there is a look whether there is room.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// Messages looked at together.
 const PAGE_MESSAGES: usize = 1_000;
 /// Messages looked at behind the front in one turn.
@@ -29,27 +29,32 @@ pub struct Turn {
     pub short: bool,
 }
 
-/// Runs until `context.stopping`. A failure is logged and tried again at the next turn.
+/// Runs until `context.stopping`. A failure is logged and tried again later.
 pub async fn run(context: Context, retention: Duration) {
-    let mut wait = Duration::ZERO;
+    let stream = context.names.messages();
+    let mut next_turn = context.clock.monotonic();
     loop {
         tokio::select! {
             () = context.stopping.cancelled() => return,
-            () = tokio::time::sleep(wait) => {}
+            // A look costs one short lock; without it a small stream would be full most of the time.
+            () = tokio::time::sleep(LOOK_PERIOD) => {}
         }
-        wait = PERIOD;
+        let now = context.clock.monotonic();
+        let short = context.bus.stream(&stream).await.is_ok_and(|info| has_little_room(&info));
+        if !short && now < next_turn {
+            continue;
+        }
+        next_turn = now + PERIOD;
         match once(&context, retention).await {
-            Ok(turn) => {
-                if turn.removed > 0 {
-                    tracing::debug!(removed = turn.removed, "trimmed");
-                }
-                if turn.short {
-                    wait = PERIOD_SHORT;
-                }
-            }
+            Ok(turn) if turn.removed > 0 => tracing::debug!(removed = turn.removed, "trimmed"),
+            Ok(_) => {}
             Err(error) => tracing::warn!("trim: {error}"),
         }
     }
+}
+
+fn has_little_room(info: &StreamInfo) -> bool {
+    info.refuses.is_some() || is_short(info.bytes, info.config.bytes_max)
 }
 
 /// One turn.
@@ -59,18 +64,18 @@ pub async fn once(context: &Context, retention: Duration) -> Result<Turn, Error>
     let info = context.bus.stream(&stream).await?;
     let durables = context.bus.durables(&stream).await?;
     let young_from = context.bus.sequence_at(&stream, context.clock.now().minus(retention)).await?;
-    let held = Held { last: info.last, young_from, bytes: info.bytes, bytes_max: info.config.bytes_max };
+    let held = Held { last: info.last, young_from, short: has_little_room(&info) };
     let keep = keep_from(held, durables.iter().map(floor));
     let mut removed = 0;
     if keep > info.first {
         removed += context.bus.trim(&stream, keep, &kept_for_ever(&context.names)).await?;
     }
     let info = context.bus.stream(&stream).await?;
-    let mut short = is_short(info.bytes, info.config.bytes_max);
+    let mut short = has_little_room(&info);
     if short {
         removed += sweep(context, &stream, keep.max(info.first), held.last, &durables).await?;
         let info = context.bus.stream(&stream).await?;
-        short = is_short(info.bytes, info.config.bytes_max);
+        short = has_little_room(&info);
     }
     Ok(Turn { removed, short })
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::config::{Config, MESSAGE_BYTES_MAX};
+use super::config::Config;
 use super::durables::Durables;
 use super::load::{Loaded, LoadedUnit};
 use super::settings::Settings;
-use super::{flow_worker, ingress, sink_units, sink_worker};
+use super::{flow_worker, ingress, sink_units, sink_worker, streams};
 use crate::connectors::http::source::Entrance;
 use crate::connectors::interval;
 use crate::id::{UnitId, UnitKind};
@@ -42,6 +42,7 @@ pub enum Error {
 /// Everything that is about to run. All its durables exist.
 pub struct Units {
     context: Context,
+    messages_bytes_max: u64,
     flows: Vec<flow_worker::FlowUnit>,
     sinks: Vec<sink_worker::SinkUnit>,
     intervals: Vec<(UnitId, interval::source::Source)>,
@@ -67,6 +68,7 @@ impl Units {
     ) -> Result<Self, Error> {
         let mut units = Units {
             context: context.clone(),
+            messages_bytes_max: config.messages_bytes_max,
             flows: Vec::new(),
             sinks: Vec::new(),
             intervals: Vec::new(),
@@ -168,7 +170,7 @@ impl Units {
             digest: unit.digest.clone(),
             pipeline: Arc::new(transforms::build(flow, &parts)?),
             durable,
-            message_bytes_max: MESSAGE_BYTES_MAX,
+            message_bytes_max: streams::message_bytes_max(self.messages_bytes_max),
             unit,
         })
     }

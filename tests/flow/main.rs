@@ -131,6 +131,8 @@ async fn a_full_stream_is_worked_off_because_entering_stops_before_settling_does
         stored += 1;
     }
     assert!(stored > 100, "{stored}");
+    let info = stage.context.bus.stream("VEJAS").await.unwrap();
+    assert!(info.refuses.is_some_and(|reason| reason.contains("VEJAS")), "a full stream says so");
     stage.run().await;
     let mut out = 0;
     while out < stored {

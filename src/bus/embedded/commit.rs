@@ -10,6 +10,7 @@ use super::codec::{chunk_key, index_key, meta, span_key};
 use super::db::{Db, Item, Space, to_bytes};
 use super::engine::{Batch, Broken, Engine, Life, Open, Shared};
 use super::trim::Chore;
+use super::watermark::Watermark;
 use crate::ports::bus::Error;
 
 /// A chunk that was written, with the sequence and subject of each message.
@@ -19,7 +20,7 @@ pub(super) struct Written {
     messages: Vec<(u64, u32)>,
 }
 
-pub(super) fn run(shared: &Shared, db: &Db) {
+pub(super) fn run(shared: &Shared, db: &Db, watermark: &Watermark) {
     let mut engine = shared.lock_any();
     loop {
         if matches!(engine.life, Life::Stopped(_)) {
@@ -31,7 +32,7 @@ pub(super) fn run(shared: &Shared, db: &Db) {
         if engine.has_work(now) {
             let batch = engine.take_batch();
             drop(engine);
-            commit(shared, db, batch);
+            commit(shared, db, watermark, batch);
             engine = shared.lock_any();
         } else if matches!(engine.life, Life::Closing) {
             return;
@@ -51,11 +52,11 @@ fn wait<'a>(shared: &'a Shared, engine: MutexGuard<'a, Engine>, now: std::time::
     }
 }
 
-fn commit(shared: &Shared, db: &Db, batch: Batch) {
+fn commit(shared: &Shared, db: &Db, watermark: &Watermark, batch: Batch) {
     let Batch { mut open, items, replies } = batch;
     let mut written = Ok(Vec::new());
     if !items.is_empty() || !open.builders.is_empty() {
-        written = write(db, &mut open, items);
+        written = write(db, watermark, &mut open, items);
     }
     let answer = {
         let mut engine = shared.lock_any();
@@ -85,13 +86,16 @@ fn commit(shared: &Shared, db: &Db, batch: Batch) {
     }
 }
 
-fn write(db: &Db, open: &mut Open, mut items: Vec<Item>) -> Result<Vec<Written>, Broken> {
+fn write(db: &Db, watermark: &Watermark, open: &mut Open, mut items: Vec<Item>) -> Result<Vec<Written>, Broken> {
     let mut written = Vec::with_capacity(open.builders.len());
     for builder in std::mem::take(&mut open.builders) {
         written.push(chunk_items(builder.finish(), &mut items)?);
     }
     items.push(Item::put(Space::Records, meta::COMMIT.to_vec(), open.commit.to_le_bytes().to_vec()));
     db.write(items, open.sync)?;
+    if open.sync {
+        watermark.note(open.commit).map_err(fjall::Error::Io)?;
+    }
     Ok(written)
 }
 

@@ -94,7 +94,8 @@ struct Space {
     path: PathBuf,
     bytes_min: u64,
     checked: Option<Duration>,
-    enough: bool,
+    /// Bytes, at the last look.
+    free: u64,
 }
 
 pub(super) struct Engine {
@@ -155,7 +156,7 @@ impl Engine {
                 path: options.data_dir.clone(),
                 bytes_min: options.free_bytes_min,
                 checked: None,
-                enough: true,
+                free: u64::MAX,
             },
         }
     }
@@ -183,18 +184,20 @@ impl Engine {
         Ok(self.durables[id as usize].as_mut().expect("a named durable is there"))
     }
 
-    /// Whether there is room for new messages. What the reserve is for: acknowledgements and trimming go on.
-    pub fn check_space(&mut self) -> Result<(), Error> {
+    /// Whether there is room for new messages. A settlement may use half of what is kept free: it makes room by what it
+    /// acknowledges. Acknowledging alone and trimming always go on.
+    pub fn check_space(&mut self, settles: bool) -> Result<(), Error> {
         let now = self.clock.monotonic();
         if self.space.checked.is_none_or(|checked| now.saturating_sub(checked) >= SPACE_CHECK_INTERVAL) {
             self.space.checked = Some(now);
-            self.space.enough = rustix::fs::statvfs(&self.space.path)
-                .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >= self.space.bytes_min);
+            self.space.free =
+                rustix::fs::statvfs(&self.space.path).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
         }
-        if self.space.enough {
+        let bytes = if settles { self.space.bytes_min / 2 } else { self.space.bytes_min };
+        if self.space.free >= bytes {
             return Ok(());
         }
-        let (bytes, path) = (self.space.bytes_min, self.space.path.display());
+        let path = self.space.path.display();
         Err(Error::NoSpace(format!("less than {bytes} bytes free in {path}")))
     }
 

@@ -7,7 +7,7 @@
 //! Upholds: what was acknowledged to a caller is synced to disk; readers see only that; a settlement is one commit or
 //! nothing; calls take effect in the order they are made. After a failed write or sync nothing is ever tried again.
 //!
-//! Does not: replicate, serve another process, or notice that the middle of fjall's journal was damaged.
+//! Does not: replicate, serve another process, or mend damage: a directory that lost what was synced is refused.
 
 mod cache;
 mod chunk;
@@ -29,6 +29,7 @@ mod stream;
 mod tests;
 mod trim;
 mod watch;
+mod watermark;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -71,14 +72,14 @@ impl std::fmt::Debug for Embedded {
 impl Embedded {
     /// Opens the data directory, or makes it.
     pub fn open(options: Options) -> Result<Arc<Self>, OpenError> {
-        let (lock, engine) = open::open(&options)?;
+        let (lock, engine, watermark) = open::open(&options)?;
         let db = engine.db.clone();
         let shared = Arc::new(Shared::new(engine));
         let bus = Embedded { shared, threads: Mutex::default(), lock: Mutex::new(Some(lock)) };
         if let Some(db) = db {
             let io = |source| OpenError::Io { path: options.data_dir.clone(), source };
             let (shared, for_commits) = (Arc::clone(&bus.shared), Arc::clone(&db));
-            bus.spawn("bus-commit", move || commit::run(&shared, &for_commits)).map_err(io)?;
+            bus.spawn("bus-commit", move || commit::run(&shared, &for_commits, &watermark)).map_err(io)?;
             let shared = Arc::clone(&bus.shared);
             bus.spawn("bus-chores", move || trim::run(&shared, &db)).map_err(io)?;
         }
@@ -187,7 +188,11 @@ impl Bus for Embedded {
 
     fn stream(&self, name: &str) -> Answer<StreamInfo> {
         let name = name.to_owned();
-        self.shared.answer(move |engine| Ok(engine.stream(&name)?.info()))
+        self.shared.answer(move |engine| {
+            let no_space = engine.check_space(false).err().map(|error| error.to_string());
+            let info = engine.stream(&name)?.info();
+            Ok(StreamInfo { refuses: no_space.or(info.refuses), ..info })
+        })
     }
 
     fn publish(&self, stream: &Arc<str>, message: Outgoing, expected: Option<Expected>) -> Answer<PubAck> {

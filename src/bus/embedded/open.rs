@@ -17,6 +17,7 @@ use super::engine::{Broken, Engine};
 use super::kv::Bucket;
 use super::select;
 use super::stream::Stream;
+use super::watermark::{self, Watermark};
 use crate::ports::clock::SharedClock;
 
 /// What the database holds and how. Raised by a change that an older program could not read.
@@ -103,20 +104,36 @@ impl Lock {
 }
 
 /// Opens or makes the database and reads what is kept in memory.
-pub(super) fn open(options: &Options) -> Result<(Lock, Engine), OpenError> {
+pub(super) fn open(options: &Options) -> Result<(Lock, Engine, Watermark), OpenError> {
     let path = options.data_dir.clone();
     let io = |source| OpenError::Io { path: path.clone(), source };
     std::fs::create_dir_all(&path).map_err(io)?;
     let lock = Lock::take(&path)?;
     let window = Arc::new(Window::new(Arc::clone(&options.clock)));
     let damaged = |reason: String| OpenError::Damaged { path: path.clone(), reason };
+    let (watermark, synced) = Watermark::open(&path).map_err(io)?;
+    let lost = |found: &str, synced: u64| {
+        let file = path.join(watermark::NAME);
+        damaged(format!(
+            "{found}, but commit {synced} was stored. Put back a copy of the directory, or delete {} to go on with what is left",
+            file.display()
+        ))
+    };
+    if let Some(synced) = synced.filter(|_| !path.join("bus").exists()) {
+        return Err(lost("its folder `bus` is missing", synced));
+    }
     let db = Db::open(&path.join("bus"), options, Arc::clone(&window)).map_err(|error| match error {
         fjall::Error::Io(source) => OpenError::Io { path: path.clone(), source },
         other => damaged(other.to_string()),
     })?;
     let found = db.get(Space::Records, meta::FORMAT).map_err(|e| damaged(e.to_string()))?;
     match found.as_deref().map(<[u8; 4]>::try_from) {
-        None => prepare(&db).map_err(|e| damaged(e.to_string()))?,
+        None => {
+            if let Some(synced) = synced {
+                return Err(lost("its folder `bus` is empty", synced));
+            }
+            prepare(&db).map_err(|e| damaged(e.to_string()))?;
+        }
         Some(Ok(bytes)) if u32::from_le_bytes(bytes) == FORMAT => {}
         Some(Ok(bytes)) => {
             return Err(OpenError::Format { path, found: u32::from_le_bytes(bytes), wanted: FORMAT });
@@ -124,7 +141,11 @@ pub(super) fn open(options: &Options) -> Result<(Lock, Engine), OpenError> {
         Some(Err(_)) => return Err(damaged("its format has no number".to_owned())),
     }
     let engine = load(Arc::new(db), window, options).map_err(|e| damaged(e.to_string()))?;
-    Ok((lock, engine))
+    let last = engine.open.commit - 1;
+    if let Some(synced) = synced.filter(|synced| *synced > last) {
+        return Err(lost(&format!("it ends with commit {last}"), synced));
+    }
+    Ok((lock, engine, watermark))
 }
 
 /// The first commit of a new database.

@@ -49,7 +49,7 @@ impl Engine {
         let mut plan = Plan { room_percent: 100 - reserve_percent, ..Plan::default() };
         let now = self.clock.now();
         if settlement.batches.iter().any(|batch| !batch.messages.is_empty()) {
-            self.check_space()?;
+            self.check_space(reserve_percent == 0)?;
         }
         // Only a second batch can meet what the first one stores.
         let several = settlement.batches.len() > 1;

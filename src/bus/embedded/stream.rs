@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::chunk::Builder;
 use super::codec::{Damaged, Decoder, Encoder};
 use crate::id::{patterns_overlap, subject_matches};
-use crate::ports::bus::{Error, StreamConfig, StreamInfo};
+use crate::ports::bus::{Error, SETTLEMENT_RESERVE_PERCENT, StreamConfig, StreamInfo};
 use crate::time::Timestamp;
 
 /// Distinct subjects one stream may have held. Each costs about 200 bytes of memory.
@@ -27,6 +27,9 @@ pub(super) struct Subject {
     pub durables: Vec<u32>,
     pub dirty: bool,
 }
+
+/// What is taken for the size of a message when a stream is asked whether it is full.
+const ORDINARY_MESSAGE_BYTES: u64 = 1024;
 
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -78,7 +81,14 @@ impl Stream {
             last: self.last,
             messages: self.messages,
             bytes: self.bytes,
+            refuses: self.is_full().then(|| format!("stream {} is full", self.config.name)),
         }
+    }
+
+    /// Whether a message of ordinary size would be refused, were it not part of a settlement.
+    fn is_full(&self) -> bool {
+        let room = self.config.bytes_max / 100 * (100 - SETTLEMENT_RESERVE_PERCENT);
+        self.bytes.saturating_add(ORDINARY_MESSAGE_BYTES) > room
     }
 
     pub fn subject(&self, name: &str) -> Option<u32> {

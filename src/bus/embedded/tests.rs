@@ -87,8 +87,73 @@ fn crash(dir: &Path) -> tempfile::TempDir {
         }
     }
     let left = tempfile::tempdir().unwrap();
+    // First, as a copy takes time: the bus goes on, and the number may be older than the rest, never newer.
+    std::fs::copy(dir.join(watermark::NAME), left.path().join(watermark::NAME)).unwrap();
+    let number = std::fs::read(left.path().join(watermark::NAME)).unwrap();
     copy(dir, left.path());
+    std::fs::write(left.path().join(watermark::NAME), number).unwrap();
     left
+}
+
+/// A directory with 50 acknowledged messages that only the journal holds.
+async fn filled() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let bus = open_at(dir.path(), &ManualClock::new());
+    let stream = make_stream(&bus).await;
+    for n in 0..50 {
+        bus.publish(&stream, message("a.x", n), None).await.unwrap();
+    }
+    let left = crash(dir.path());
+    bus.close();
+    left
+}
+
+fn refused(dir: &Path) -> String {
+    match Embedded::open(Options::new(dir, ManualClock::new())) {
+        Err(OpenError::Damaged { reason, .. }) => reason,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("opened as if nothing had been lost"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_or_damaged_journal_is_refused_instead_of_starting_short() {
+    let is_journal = |path: &Path| path.extension().is_some_and(|extension| extension == "jnl");
+    for damage in ["deleted", "emptied", "first byte", "middle"] {
+        let dir = filled().await;
+        let journals = std::fs::read_dir(dir.path().join("bus")).unwrap().map(|entry| entry.unwrap().path());
+        let journals: Vec<_> = journals.filter(|path| is_journal(path)).collect();
+        assert!(!journals.is_empty());
+        for journal in journals {
+            let mut bytes = std::fs::read(&journal).unwrap();
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+            match damage {
+                "deleted" => std::fs::remove_file(&journal).unwrap(),
+                "emptied" => std::fs::write(&journal, b"").unwrap(),
+                "first byte" => {
+                    bytes[0] ^= 0xff;
+                    std::fs::write(&journal, bytes).unwrap();
+                }
+                _ => {
+                    bytes[used / 2] ^= 0xff;
+                    std::fs::write(&journal, bytes).unwrap();
+                }
+            }
+        }
+        let reason = refused(dir.path());
+        assert!(!reason.is_empty(), "{damage}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_whose_database_is_gone_is_not_taken_for_a_new_one() {
+    let dir = filled().await;
+    std::fs::remove_dir_all(dir.path().join("bus")).unwrap();
+    let reason = refused(dir.path());
+    assert!(reason.contains("missing") && reason.contains(watermark::NAME), "{reason}");
+    // The mend that the message names.
+    std::fs::remove_file(dir.path().join(watermark::NAME)).unwrap();
+    drop(open_at(dir.path(), &ManualClock::new()));
 }
 
 #[test]
