@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::CheckedProgram;
 use crate::manifest::digest::Referred;
 use crate::manifest::generate::{self, KINDS, KINDS_NOT_IN_THIS_VERSION};
-use crate::manifest::problem::{Code, Place, Problem, Region, Source, did_you_mean};
+use crate::manifest::problem::{Code, Place, Position, Problem, Region, Source, did_you_mean};
 use crate::manifest::reader::Document;
 use crate::manifest::reader::tree::{Node, Value};
 use crate::manifest::{API_VERSION, Manifest, Metadata, Spec, shape};
@@ -28,6 +28,8 @@ pub(super) struct Draft {
     pub bad: bool,
     pub referred: Vec<Referred>,
     pub programs: BTreeMap<String, CheckedProgram>,
+    /// See [`super::CheckedManifest::places`].
+    pub places: BTreeMap<String, Position>,
 }
 
 impl Draft {
@@ -42,6 +44,7 @@ impl Draft {
             bad: document.damaged,
             referred: Vec::new(),
             programs: BTreeMap::new(),
+            places: BTreeMap::new(),
         };
         let problems = draft.identify().unwrap_or_else(|kind| draft.take_shape(kind));
         draft.bad |= !problems.is_empty();
@@ -170,7 +173,8 @@ fn parse(kind: &str, metadata: Json, spec: &Json) -> Result<Manifest, serde_json
         "Flow" => Spec::Flow(Deserialize::deserialize(spec)?),
         "Sink" => Spec::Sink(Deserialize::deserialize(spec)?),
         "Table" => Spec::Table(Deserialize::deserialize(spec)?),
-        _ => Spec::Schema(Deserialize::deserialize(spec)?),
+        "Schema" => Spec::Schema(Deserialize::deserialize(spec)?),
+        _ => Spec::Test(Deserialize::deserialize(spec)?),
     };
     Ok(Manifest { metadata, spec })
 }
