@@ -109,7 +109,7 @@ fn wait_for_dead_letters(vejas: &Vejas, count: u64) {
     let dead = || {
         let status = vejas.status();
         let units = status["units"].as_array().unwrap().clone();
-        units.iter().map(|unit| unit["deadTotal"].as_u64().unwrap_or(0)).sum::<u64>()
+        units.iter().map(|unit| unit["dead"].as_u64().unwrap_or(0)).sum::<u64>()
     };
     while dead() < count {
         assert!(std::time::Instant::now() < deadline, "{} dead letters: {}", dead(), vejas.status());

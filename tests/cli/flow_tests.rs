@@ -88,19 +88,18 @@ fn what_the_runtime_would_do_passes() {
 #[test]
 fn each_wrong_expectation_is_shown_at_its_place() {
     for (right, wrong, place, message) in [
-        ("gross: 119, hour", "gross: 120, hour", "20:7", "output 1: the payload differs"),
-        ("id: input-3", "id: input-2", "24:7", "output 2: has the id `input-3`, expected `input-2`"),
-        ("subject: orders.big", "subject: orders.priced", "25:7", "output 3: came out to `orders.big`"),
-        ("vilnius, Vejas", "kaunas, Vejas", "20:7", "output 1: has the header `X-Shop: vilnius`, expected `kaunas`"),
-        ("code: payload", "code: schema", "28:7", "dead letter 2: has the code `payload`, expected `schema`"),
-        ("has no row", "has a row", "27:7", "dead letter 1: says nothing of \"table vat has a row\""),
-        ("      - { code: payload }\n", "", "26:5", "message `input-7` became a dead letter: payload"),
-        ("ended: 2", "ended: 3", "29:5", "2 ended, expected 3"),
+        ("gross: 119, hour", "gross: 120, hour", "17:9", "output 1: the payload differs"),
+        ("id: input-3", "id: input-2", "21:9", "output 2: has the id `input-3`, expected `input-2`"),
+        ("subject: orders.big", "subject: orders.priced", "22:9", "output 3: came out to `orders.big`"),
+        ("vilnius, Vejas", "kaunas, Vejas", "17:9", "output 1: has the header `X-Shop: vilnius`, expected `kaunas`"),
+        ("code: payload", "code: schema", "25:9", "dead letter 2: has the code `payload`, expected `schema`"),
+        ("has no row", "has a row", "24:9", "dead letter 1: says nothing of \"table vat has a row\""),
+        ("      - { code: payload }\n", "", "23:5", "message `input-7` became a dead letter: payload"),
+        ("ended: 2", "ended: 3", "26:5", "2 ended, expected 3"),
     ] {
         let expect = EXPECT.replacen(right, wrong, 1);
         assert_ne!(expect, EXPECT, "{right}");
-        let input = INPUT.replacen("vilnius, Vejas", "", 0);
-        let folder = tree(&format!("{input}{expect}"));
+        let folder = tree(&format!("{INPUT}{expect}"));
         let run = run(folder.path(), &[]);
         assert_eq!(run.code, 1, "{}", run.text());
         let lines: Vec<&str> = run.stdout.lines().collect();
@@ -189,4 +188,33 @@ fn an_unknown_assertion_is_an_error_and_the_other_tests_still_run() {
     assert!(run.stderr.contains("error[VJ0007]") && run.stderr.contains("did you mean `output`?"), "{}", run.text());
     assert!(run.stdout.contains("ok    test"), "{}", run.text());
     assert!(run.stdout.contains("1 error in the manifests, what has one was left out"), "{}", run.text());
+}
+
+#[test]
+fn the_tests_that_come_along_and_the_one_of_the_readme_pass() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let own = run(root, &[]);
+    assert_eq!(own.code, 0, "{}", own.text());
+
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let shown = readme.split("```yaml\n").find(|block| block.contains("kind: Test\n")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("manifests")).unwrap();
+    fs::copy(root.join("manifests/orders.yaml"), folder.path().join("manifests/orders.yaml")).unwrap();
+    fs::write(folder.path().join("manifests/readme.yaml"), shown.split("```").next().unwrap()).unwrap();
+    let run = run(folder.path(), &[]);
+    assert_eq!(run.code, 0, "{}", run.text());
+    assert!(run.stdout.contains("\n1 test passed in "), "{}", run.text());
+}
+
+#[test]
+fn what_new_prints_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("manifests")).unwrap();
+    for kind in ["flow", "test"] {
+        let printed = vejas(folder.path(), &["new", kind, "--name", "mine"], None);
+        fs::write(folder.path().join("manifests").join(kind).with_extension("yaml"), printed.stdout).unwrap();
+    }
+    let run = run(folder.path(), &[]);
+    assert_eq!(run.code, 0, "{}", run.text());
 }
