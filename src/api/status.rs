@@ -139,7 +139,8 @@ fn stream_view(info: &StreamInfo) -> view::Stream {
     }
 }
 
-/// What is missing. A paused unit is no reason: it waits for something that another start would not mend.
+/// What is missing. A paused unit is no reason: it waits for something that another start would not mend. Nor is one that was
+/// left out: the others serve without it, and the warnings of the status name it.
 async fn not_ready(told: &Told) -> Vec<String> {
     let mut reasons = Vec::new();
     if told.stopping.is_cancelled() {
@@ -157,7 +158,7 @@ async fn not_ready(told: &Told) -> Vec<String> {
         .registry
         .all()
         .iter()
-        .filter(|unit| !matches!(unit.state(), UnitState::Running | UnitState::Paused))
+        .filter(|unit| !matches!(unit.state(), UnitState::Running | UnitState::Paused | UnitState::Failed))
         .map(|unit| format!("{} is {}", unit.id, view::state_text(unit.state())))
         .collect();
     let more = down.len().saturating_sub(REASONS_MAX);

@@ -14,6 +14,7 @@ use crate::id::{Names, SUBJECT_ROOT_DEFAULT};
 use crate::manifest::http_in::LISTEN_DEFAULT;
 use crate::manifest::value::{ByteSize, Span};
 use crate::runtime::config::Config;
+use crate::runtime::load;
 use crate::runtime::start::{self, Door, Handle};
 use crate::runtime::telemetry::{self, LogFormat};
 
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, env = "VEJAS_DRAIN", default_value = "25s", value_parser = duration)]
     drain: Duration,
     /// Refuse to start when any manifest has an error. Otherwise the sound ones run.
-    #[arg(long, env = "VEJAS_STRICT")]
+    #[arg(long, env = "VEJAS_STRICT", value_parser = clap::builder::BoolishValueParser::new())]
     strict: bool,
     /// Log level, or a list such as `info,vejas=debug`.
     #[arg(long = "log", env = "VEJAS_LOG", default_value = "info")]
@@ -98,14 +99,30 @@ pub(super) fn run(args: Args) -> Exit {
     match start(args) {
         Ok(()) => Exit::Ok,
         Err(error) => {
-            eprintln!("vejas: {error}");
+            eprintln!("vejas: {}", with_causes(&error));
             match error {
-                start::Error::Settings(_) => Exit::Usage,
+                start::Error::Settings(_) | start::Error::Telemetry(_) => Exit::Usage,
+                start::Error::Load(load::Error::Address { .. }) => Exit::Usage,
                 start::Error::Load(_) => Exit::Problems,
                 _ => Exit::Failed,
             }
         }
     }
+}
+
+/// The error and what caused it, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn start(args: Args) -> Result<(), start::Error> {
@@ -128,7 +145,7 @@ fn config(args: Args) -> Result<Config, String> {
     }
     if !args.manifests.exists() {
         return Err(format!(
-            "there is no {}: name the folder of manifests, or start one with `vejas new flow`",
+            "there is nothing at {}: name a folder of manifests, or start one with `vejas new flow`",
             args.manifests.display()
         ));
     }
@@ -200,6 +217,9 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
     };
     let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });
     let options = api::Options { address: handle.config.api_addr.clone(), tls, tokens };
-    let server = api::Server::bind(told, options).await.map_err(|error| error.to_string())?;
+    let server = api::Server::bind(told, options).await.map_err(|error| match error {
+        api::Error::Unguarded(_) => error.to_string(),
+        other => format!("{other} (VEJAS_HTTP_ADDR says where the API listens)"),
+    })?;
     Ok(Door { task: tokio::spawn(server.run(handle.ended)), ready: Box::new(move || loaded.set()) })
 }

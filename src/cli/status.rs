@@ -160,7 +160,7 @@ pub fn table(status: &view::Status) -> String {
         status.data_dir.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default(),
         if status.ready { "ready".to_owned() } else { format!("not ready: {}", status.not_ready.join("; ")) },
     );
-    let head = ["UNIT", "STATE", "RECEIVED", "EMITTED", "DEAD", "LAG", "OLDEST", "REASON"];
+    let head = ["UNIT", "STATE", "RECEIVED", "EMITTED", "DROPPED", "DEAD", "LAG", "OLDEST", "REASON"];
     let rows = status.units.iter().map(|unit| {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         let lag = unit.lag.map(|lag| (lag.pending + lag.in_flight + lag.redelivering).to_string());
@@ -169,6 +169,7 @@ pub fn table(status: &view::Status) -> String {
             unit.state.clone(),
             unit.received.to_string(),
             unit.emitted.to_string(),
+            unit.dropped.to_string(),
             unit.dead.to_string(),
             or_dash(lag),
             or_dash(unit.lag.and_then(|lag| lag.oldest_seconds).map(duration)),
@@ -176,7 +177,7 @@ pub fn table(status: &view::Status) -> String {
         ]
     });
     text.push('\n');
-    align(&mut text, head, rows, "llrrrrrl");
+    align(&mut text, head, rows, "llrrrrrrl");
     let head = ["STREAM", "MESSAGES", "FIRST", "LAST", "BYTES", "LIMIT", "USED"];
     let rows = status.streams.iter().map(|stream| {
         [

@@ -109,8 +109,8 @@ pub struct Arm {
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Retry {
-    /// Attempts, the first included, after which a message that fails alone becomes a dead letter. An outage, where
-    /// everything fails, uses none up.
+    /// Attempts, the first included, after which a message that fails alone becomes a dead letter. Alone means that the
+    /// receiver took another message since: while nothing arrives at all, it counts as away, which condemns no message.
     #[schemars(range(min = 1, max = 1000))]
     pub max_attempts: u32,
     pub backoff: Backoff,

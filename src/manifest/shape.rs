@@ -133,6 +133,12 @@ impl Walk<'_> {
         let names: Vec<&str> = wanted.iter().filter(|w| **w != "null").map(|w| type_name(w)).collect();
         let message = format!("{} is {}, wanted {}", self.field(), node.type_name(), names.join(" or "));
         let text = match &node.value {
+            // A plain number where a type of its own is wanted, such as `every: 10`: that type says how it is written.
+            Value::Number(_)
+                if wanted == ["string"] && rules.contains_key("pattern") && rules.contains_key("description") =>
+            {
+                rules.get("description").and_then(Json::as_str).map(str::to_owned)
+            }
             Value::Number(_) | Value::Bool(_) if wanted.contains(&"string") => {
                 self.source.text.get(node.region.range()).map(|text| format!("quote it to have it as text: \"{text}\""))
             }

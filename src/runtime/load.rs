@@ -8,18 +8,18 @@ use super::config::Config;
 use crate::id::UnitId;
 use crate::language::{Compiler, Program, Tables};
 use crate::manifest::Manifest;
-use crate::manifest::check::{self, Checked, CheckedManifest};
+use crate::manifest::check::{self, Checked, CheckedManifest, LeftOut};
 use crate::manifest::problem::{Problem, Severity};
 use crate::manifest::tree;
 use crate::transforms::{self, Locator};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{errors} errors in the manifests of {path}; nothing was started (strict)")]
+    #[error("errors in {path}: {errors}; nothing was started, as --strict asks")]
     Problems { errors: usize, path: String },
-    #[error("none of the manifests of {path} can run; nothing was started")]
+    #[error("nothing in {path} can run, so nothing was started; `vejas check` shows what is wrong")]
     Nothing { path: String },
-    #[error("{address} is not an address: {reason}")]
+    #[error("VEJAS_INGRESS_ADDR {address:?} is not an address such as 127.0.0.1:8787: {reason}")]
     Address { address: String, reason: String },
     #[error("the check of the manifests broke off: {0}")]
     BrokeOff(String),
@@ -42,6 +42,8 @@ pub struct Loaded {
     pub units: Vec<LoadedUnit>,
     pub tables: Tables,
     pub validators: BTreeMap<String, Arc<jsonschema::Validator>>,
+    /// Units that an error keeps from running.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// Reads and checks. Problems are logged; sound manifests run without the others, unless `config.strict`.
@@ -95,8 +97,8 @@ fn address(text: &str) -> Result<SocketAddr, Error> {
 fn log(problem: &Problem) {
     let place = problem.place.to_string();
     match problem.severity {
-        Severity::Error => tracing::error!(code = %problem.code, place, "{}", problem.message),
-        Severity::Warning => tracing::warn!(code = %problem.code, place, "{}", problem.message),
+        Severity::Error => tracing::error!(code = %problem.code, place, help = problem.help, "{}", problem.message),
+        Severity::Warning => tracing::warn!(code = %problem.code, place, help = problem.help, "{}", problem.message),
     }
 }
 
@@ -104,7 +106,7 @@ fn loaded(checked: Checked) -> Loaded {
     let validators =
         checked.schemas.iter().map(|(name, schema)| (name.clone(), Arc::clone(&schema.validator))).collect();
     let units = checked.manifests.into_iter().filter_map(unit).collect();
-    Loaded { units, tables: checked.tables, validators }
+    Loaded { units, tables: checked.tables, validators, left_out: checked.left_out }
 }
 
 fn unit(checked: CheckedManifest) -> Option<LoadedUnit> {

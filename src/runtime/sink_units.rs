@@ -21,13 +21,22 @@ use crate::transforms::Ordering;
 use crate::unit::context::Context;
 use crate::unit::status;
 
+/// Opens the connector. What its durable has to allow depends on it.
+pub(super) fn connect(
+    one: &LoadedUnit,
+    sink: &Sink,
+    context: &Context,
+    settings: &Settings,
+) -> Result<Arc<dyn ports::sink::Sink>, Error> {
+    connector(one, sink, context, settings).map_err(|reason| Error::Unit { unit: one.id.clone(), reason })
+}
+
 pub(super) fn build(
     one: &LoadedUnit,
     sink: &Sink,
+    connector: Arc<dyn ports::sink::Sink>,
     durable: Durable,
-    context: &Context,
     config: &Config,
-    settings: &Settings,
     unit: Arc<status::Unit>,
 ) -> Result<SinkUnit, Error> {
     let order_by = match &sink.order_by {
@@ -39,11 +48,10 @@ pub(super) fn build(
         )?)),
         None => None,
     };
-    let connector = connector(one, sink, context, settings);
     Ok(SinkUnit {
         id: one.id.clone(),
         digest: unit.digest.clone(),
-        sink: connector.map_err(|reason| Error::Unit { unit: one.id.clone(), reason })?,
+        sink: connector,
         durable,
         ack_wait: ACK_WAIT,
         retry: sink.retry.clone(),

@@ -36,6 +36,8 @@ const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 pub enum Error {
     #[error("{0}")]
     Settings(String),
+    #[error("{0}")]
+    FrontDoor(String),
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
     #[error(transparent)]
@@ -123,7 +125,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         draining: entrances.clone(),
         ended: ended.clone(),
     };
-    let door = front_door(handle).await.map_err(Error::Settings)?;
+    let door = front_door(handle).await.map_err(Error::FrontDoor)?;
     let mut side = JoinSet::new();
     side.spawn(trim::run(context.clone(), config.retention));
     side.spawn(upkeep(metrics, workers.clone()));

@@ -21,6 +21,8 @@ pub enum LogFormat {
 pub enum Error {
     #[error("log filter {filter:?}: {source}")]
     Filter { filter: String, source: tracing_subscriber::filter::ParseError },
+    #[error("{0:?} is not a log level: error, warn, info, debug, trace or off")]
+    Level(String),
     #[error("logs are set up already")]
     Logs(#[source] tracing_subscriber::util::TryInitError),
     #[error("metrics: {0}")]
@@ -55,4 +57,19 @@ pub fn metrics() -> Result<PrometheusHandle, Error> {
         .map_err(Error::Metrics)?
         .install_recorder()
         .map_err(Error::Metrics)
+        .inspect(|_| describe())
+}
+
+/// What the counters of units mean, for the scraper.
+fn describe() {
+    for (name, text) in [
+        ("vejas_unit_received_total", "Messages taken in: pulled and finished, or accepted by an entrance"),
+        ("vejas_unit_emitted_total", "Messages stored or delivered"),
+        ("vejas_unit_dropped_total", "Messages ended on purpose by a filter, a dedupe or a missing route"),
+        ("vejas_unit_retries_total", "Attempts that failed and will be made again"),
+        ("vejas_unit_dead_letters_total", "Messages that became dead letters"),
+        ("vejas_unit_refused_total", "Requests an entrance refused"),
+    ] {
+        metrics::describe_counter!(name, text);
+    }
 }

@@ -6,6 +6,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, MESSAGE_BYTES_MAX};
+use super::durables::Durables;
 use super::load::{Loaded, LoadedUnit};
 use super::settings::Settings;
 use super::{flow_worker, ingress, sink_units, sink_worker};
@@ -13,26 +14,28 @@ use crate::connectors::http::source::Entrance;
 use crate::connectors::interval;
 use crate::id::{UnitId, UnitKind};
 use crate::manifest::Spec;
+use crate::manifest::check::LeftOut;
 use crate::manifest::flow::Flow;
 use crate::manifest::source::Source;
-use crate::manifest::value::{OneOrMany, Pattern, StartFrom};
-use crate::ports::bus::{self, Durable, DurableConfig, Start};
+use crate::ports::bus;
 use crate::transforms;
 use crate::unit::context::Context;
-use crate::unit::status::{self, Registry};
+use crate::unit::status::{self, Registry, State};
 
-/// Deliveries of one durable that may be unacknowledged at once.
-pub(super) const IN_FLIGHT_MAX: usize = 4_096;
+/// Deliveries of a flow that may be unacknowledged at once.
+const IN_FLIGHT_MAX: usize = 4_096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{unit}: {source}")]
     Bus { unit: UnitId, source: bus::Error },
+    #[error("durables: {0}")]
+    Durables(bus::Error),
     #[error(transparent)]
     Build(#[from] transforms::BuildError),
     #[error("{unit}: {reason}")]
     Unit { unit: UnitId, reason: String },
-    #[error("{0}")]
+    #[error("{0} (`listen` of an HttpIn, or VEJAS_INGRESS_ADDR, says where entrances listen)")]
     Entrance(#[from] crate::connectors::http::source::Error),
 }
 
@@ -72,22 +75,31 @@ impl Units {
         let settings =
             Settings::new(Arc::clone(&config.environment), config.settings_base(), config.secrets_dir.clone());
         let entering = Context { stopping: entrances.clone(), ..context.clone() };
+        let mut durables = Durables::read(context).await?;
         let mut routes = Vec::new();
         for one in &loaded.units {
             let unit = registry.add(one.id.clone(), &one.digest, one.declared.clone());
             match &one.manifest.spec {
                 Spec::Flow(flow) => {
-                    let ready = units.flow(one, flow, loaded, Arc::clone(&unit)).await?;
+                    let ready = units.flow(one, flow, loaded, &mut durables, Arc::clone(&unit)).await?;
                     units.flows.push(ready);
                 }
                 Spec::Sink(sink) => {
-                    let durable = units.durable(&one.id, &sink.from, sink.start_from).await?;
+                    let connector = sink_units::connect(one, sink, context, &settings);
+                    let in_flight = connector.as_ref().map_or(IN_FLIGHT_MAX, |connector| {
+                        sink_worker::in_flight_max(&connector.delivering(), sink.order_by.is_some())
+                    });
+                    // Also for a sink that cannot run: what comes meanwhile waits for it.
+                    let durable = durables.of_unit(&one.id, &sink.from, sink.start_from, in_flight).await?;
                     unit.set_durable(durable.clone());
-                    let ready = sink_units::build(one, sink, durable, context, config, &settings, Arc::clone(&unit))?;
-                    units.sinks.push(ready);
+                    if let Some(connector) = units.or_leave_out(connector, &unit, config)? {
+                        let ready = sink_units::build(one, sink, connector, durable, config, Arc::clone(&unit))?;
+                        units.sinks.push(ready);
+                    }
                 }
                 Spec::HttpIn(entrance) => {
-                    routes.push(ingress::route(one, entrance, config, &settings, loaded, Arc::clone(&unit))?);
+                    let route = ingress::route(one, entrance, config, &settings, loaded, Arc::clone(&unit));
+                    routes.extend(units.or_leave_out(route, &unit, config)?);
                 }
                 Spec::Source(Source { interval: Some(stated), to }) => {
                     let source = interval::source::Source::new(entering.clone(), unit, stated, to.as_str())
@@ -97,10 +109,40 @@ impl Units {
                 Spec::Source(_) | Spec::Table(_) | Spec::Schema(_) | Spec::Test(_) => {}
             }
         }
+        for one in &loaded.left_out {
+            units.leave_out(one, &mut durables, registry).await?;
+        }
+        for (durable, waiting) in durables.without_unit() {
+            // They wait until the unit returns, and keep their room.
+            tracing::warn!(
+                durable,
+                waiting,
+                "no manifest declares the unit of this durable any more; its messages wait"
+            );
+        }
         if !routes.is_empty() {
             units.entrance = Some(ingress::bind(entering, routes, config).await?);
         }
         Ok(units)
+    }
+
+    /// A unit whose settings cannot be resolved is shown as failed and left out; the others run. `strict` stops the start.
+    fn or_leave_out<T>(
+        &self,
+        made: Result<T, Error>,
+        unit: &status::Unit,
+        config: &Config,
+    ) -> Result<Option<T>, Error> {
+        match made {
+            Ok(made) => Ok(Some(made)),
+            Err(Error::Unit { reason, .. }) if !config.strict => {
+                tracing::error!(unit = %unit.id, declared = unit.declared, "cannot run: {reason}");
+                unit.set_error("settings", &reason, self.context.clock.now());
+                unit.set_state(State::Failed, Some(reason));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn flow(
@@ -108,9 +150,10 @@ impl Units {
         one: &LoadedUnit,
         flow: &Flow,
         loaded: &Loaded,
+        durables: &mut Durables,
         unit: Arc<status::Unit>,
     ) -> Result<flow_worker::FlowUnit, Error> {
-        let durable = self.durable(&one.id, &flow.from, flow.start_from).await?;
+        let durable = durables.of_unit(&one.id, &flow.from, flow.start_from, IN_FLIGHT_MAX).await?;
         unit.set_durable(durable.clone());
         let parts = transforms::Parts {
             unit: one.id.clone(),
@@ -130,27 +173,19 @@ impl Units {
         })
     }
 
-    /// The durable of a unit: made when the unit is new, found otherwise.
-    async fn durable(&self, id: &UnitId, from: &OneOrMany<Pattern>, start: StartFrom) -> Result<Durable, Error> {
-        let names = &self.context.names;
-        let mut filters: Vec<String> = from.as_slice().iter().map(|pattern| names.stored(pattern.as_str())).collect();
-        filters.push(names.replay(id));
-        filters.sort();
-        filters.dedup();
-        let config = DurableConfig {
-            name: id.durable(1),
-            filters,
-            start: match start {
-                StartFrom::End => Start::End,
-                StartFrom::First => Start::First,
-                StartFrom::Sequence(sequence) => Start::Sequence(sequence),
-                StartFrom::Time(time) => Start::Time(time),
-            },
-            ack_wait: flow_worker::ACK_WAIT,
-            in_flight_max: IN_FLIGHT_MAX,
-        };
-        let made = self.context.bus.ensure_durable(&names.messages(), config).await;
-        made.map_err(|source| Error::Bus { unit: id.clone(), source })
+    /// Shows a unit that an error keeps from running. What it would read waits for it.
+    async fn leave_out(&self, one: &LeftOut, durables: &mut Durables, registry: &Registry) -> Result<(), Error> {
+        if registry.get(&one.id).is_some() {
+            return Ok(());
+        }
+        let unit = registry.add(one.id.clone(), &[0; 32], format!("{}:{}", one.file.display(), one.line));
+        tracing::error!(unit = %unit.id, declared = unit.declared, "left out: {}", one.reason);
+        unit.set_error("manifest", &one.reason, self.context.clock.now());
+        unit.set_state(State::Failed, Some(one.reason.clone()));
+        if let Some((from, start)) = &one.reads {
+            unit.set_durable(durables.of_unit(&one.id, from, *start, IN_FLIGHT_MAX).await?);
+        }
+        Ok(())
     }
 
     /// Readers first, then what brings messages.

@@ -107,3 +107,12 @@ fn schema_prints_one_kind_or_all() {
     let all: serde_json::Value = serde_json::from_str(&vejas(here(), &["schema"], None).stdout).unwrap();
     assert_eq!(all["properties"]["kind"]["enum"].as_array().unwrap().len(), 7);
 }
+
+#[test]
+fn the_manifest_of_the_readme_checks_clean() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("```yaml\n").unwrap();
+    let (yaml, _) = rest.split_once("```").unwrap();
+    let run = vejas(Path::new("."), &["check", "--deny-warnings", "-"], Some(yaml.as_bytes()));
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+}

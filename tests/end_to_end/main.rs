@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod changes;
 mod crash;
 mod main_job;
 mod shutdown;

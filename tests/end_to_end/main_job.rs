@@ -90,3 +90,37 @@ fn a_repeated_idempotency_key_gives_one_message_and_the_same_answer_also_after_a
     let (status, answer) = request(vejas.ingress, "POST", "/ingest/orders", &headers, other.as_bytes()).unwrap();
     assert_eq!(status, 422, "{answer}");
 }
+
+#[test]
+fn a_unit_whose_secret_is_missing_is_shown_as_failed_and_the_others_run() {
+    let manifests = "
+apiVersion: vejas/v1
+kind: Source
+metadata: { name: tick }
+spec: { interval: { every: 50ms }, to: ticks }
+---
+apiVersion: vejas/v1
+kind: Sink
+metadata: { name: good }
+spec: { from: ticks, file: { path: out/ticks.ndjson } }
+---
+apiVersion: vejas/v1
+kind: Sink
+metadata: { name: bad }
+spec:
+  from: ticks
+  http: { url: 'http://127.0.0.1:9/', auth: { bearer: { token: '${secret:erp/token}' } } }
+";
+    let mut vejas = Vejas::new(&[("ticks.yaml", manifests)]);
+    vejas.launch();
+    vejas.wait_for_lines(Path::new("out/ticks.ndjson"), 3);
+    let status = vejas.status();
+    let bad = status["units"].as_array().unwrap().iter().find(|unit| unit["unit"] == "sink/bad").unwrap();
+    assert_eq!(bad["state"], "failed");
+    assert!(bad["reason"].as_str().unwrap().contains("${secret:erp/token}"), "{bad}");
+    assert!(bad["lag"]["pending"].as_u64().unwrap() > 0, "what comes meanwhile waits for it: {bad}");
+    assert_eq!(vejas.stop().code(), Some(0));
+
+    let strict = vejas.command(&["run", "--strict"]).output().unwrap();
+    assert_eq!(strict.status.code(), Some(3), "{}", String::from_utf8_lossy(&strict.stderr));
+}

@@ -1,17 +1,20 @@
 //! One document on its way to a manifest: is it one at all, of which kind, and does it have that kind's shape.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::CheckedProgram;
+use super::{CheckedProgram, LeftOut};
+use crate::id::{UnitId, UnitKind};
 use crate::manifest::digest::Referred;
 use crate::manifest::generate::{self, KINDS, KINDS_NOT_IN_THIS_VERSION};
 use crate::manifest::problem::{Code, Place, Position, Problem, Region, Source, did_you_mean};
 use crate::manifest::reader::Document;
 use crate::manifest::reader::tree::{Node, Value};
+use crate::manifest::value::{Name, OneOrMany, Pattern, StartFrom};
 use crate::manifest::{API_VERSION, Manifest, Metadata, Spec, shape};
 
 pub(super) struct Draft {
@@ -26,6 +29,8 @@ pub(super) struct Draft {
     pub spec: Json,
     /// An error was reported: it will not run.
     pub bad: bool,
+    /// The first error reported.
+    reason: Option<String>,
     pub referred: Vec<Referred>,
     pub programs: BTreeMap<String, CheckedProgram>,
     /// See [`super::CheckedManifest::places`].
@@ -42,13 +47,56 @@ impl Draft {
             manifest: None,
             spec: Json::Null,
             bad: document.damaged,
+            reason: None,
             referred: Vec::new(),
             programs: BTreeMap::new(),
             places: BTreeMap::new(),
         };
         let problems = draft.identify().unwrap_or_else(|kind| draft.take_shape(kind));
-        draft.bad |= !problems.is_empty();
+        problems.iter().for_each(|problem| draft.fail(problem));
         (draft, problems)
+    }
+
+    /// Takes note of an error.
+    pub(super) fn fail(&mut self, problem: &Problem) {
+        self.bad = true;
+        self.reason.get_or_insert_with(|| format!("{} at {}: {}", problem.code, problem.place, problem.message));
+    }
+
+    /// Takes note of an error that is reported elsewhere.
+    pub(super) fn leave_out(&mut self, reason: &str) {
+        self.bad = true;
+        self.reason.get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// The line it begins on.
+    pub(super) fn line(&self) -> usize {
+        self.source.position(self.root.region.start).line
+    }
+
+    /// The unit that it would have been; none when it declares no unit or its name cannot be told.
+    pub(super) fn left_out(&self) -> Option<LeftOut> {
+        let kind = match self.kind? {
+            "HttpIn" => UnitKind::HttpIn,
+            "Source" => UnitKind::Source,
+            "Flow" => UnitKind::Flow,
+            "Sink" => UnitKind::Sink,
+            _ => return None,
+        };
+        let name = Name::parse(self.name()?.0).ok()?;
+        let reads = matches!(kind, UnitKind::Flow | UnitKind::Sink).then(|| self.reads()).flatten();
+        let reason = self.reason.clone().unwrap_or_else(|| "the document cannot be read".to_owned());
+        let file = PathBuf::from(&self.source.path);
+        Some(LeftOut { id: UnitId::new(kind, name.as_str()), file, line: self.line(), reason, reads })
+    }
+
+    fn reads(&self) -> Option<(OneOrMany<Pattern>, StartFrom)> {
+        let from = OneOrMany::deserialize(self.find("spec.from")?.to_json()).ok()?;
+        let start = match self.find("spec.startFrom") {
+            Some(node) => StartFrom::deserialize(node.to_json()).ok()?,
+            None => StartFrom::default(),
+        };
+        Some((from, start))
     }
 
     /// `Err` is the kind, when there is nothing to complain about.

@@ -30,7 +30,9 @@ use std::sync::Arc;
 
 use super::problem::{Position, Problem, Severity};
 use super::reader::{self, origin::Origin};
+use super::value::{OneOrMany, Pattern, StartFrom};
 use super::{Manifest, digest};
+use crate::id::UnitId;
 use crate::language::{Compiler, EventType, Program, Tables};
 use draft::Draft;
 
@@ -92,6 +94,8 @@ pub struct Checked {
     pub problems: Vec<Problem>,
     /// Those without an error, by file and place.
     pub manifests: Vec<CheckedManifest>,
+    /// Units that an error keeps from running, by file and place.
+    pub left_out: Vec<LeftOut>,
     /// Documents that were looked at.
     pub documents: usize,
     pub tables: Tables,
@@ -102,6 +106,19 @@ impl Checked {
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
+}
+
+/// A unit that cannot run. What would have come to it has to wait for it, so its place as a reader is still known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeftOut {
+    pub id: UnitId,
+    pub file: PathBuf,
+    /// Where its manifest begins.
+    pub line: usize,
+    /// The first error.
+    pub reason: String,
+    /// Of a flow or sink, what it would read, as far as that can be told.
+    pub reads: Option<(OneOrMany<Pattern>, StartFrom)>,
 }
 
 #[derive(Debug)]
@@ -201,7 +218,7 @@ impl Check<'_> {
     /// Reports a problem of one manifest; an error leaves it out.
     fn report(&mut self, draft: usize, problem: Problem) {
         if problem.severity == Severity::Error {
-            self.drafts[draft].bad = true;
+            self.drafts[draft].fail(&problem);
         }
         self.problems.push(problem);
     }
@@ -218,8 +235,13 @@ impl Check<'_> {
         let mut manifests = Vec::new();
         let mut tables = Tables::new();
         let mut schemas = BTreeMap::new();
-        for draft in self.drafts.into_iter().filter(|draft| !draft.bad) {
-            let line = draft.source.position(draft.root.region.start).line;
+        let mut left_out = Vec::new();
+        for draft in self.drafts {
+            if draft.bad {
+                left_out.extend(draft.left_out());
+                continue;
+            }
+            let line = draft.line();
             let Some(manifest) = draft.manifest else { continue };
             let name = manifest.name().to_owned();
             match manifest.kind() {
@@ -237,6 +259,6 @@ impl Check<'_> {
                 manifest,
             });
         }
-        Checked { problems: self.problems, manifests, documents, tables, schemas }
+        Checked { problems: self.problems, manifests, left_out, documents, tables, schemas }
     }
 }

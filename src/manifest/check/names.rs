@@ -43,7 +43,7 @@ impl Check<'_> {
             declaring.push(at);
         }
         self.problems.extend(taken);
-        bad.into_iter().for_each(|at| self.drafts[at].bad = true);
+        bad.into_iter().for_each(|at| self.drafts[at].leave_out("its name is declared twice"));
     }
 
     /// The draft that declares a name, or the problem with it. `path` is where the name is referred to.

@@ -269,5 +269,12 @@ fn problem(draft: &Draft, origin: &Origin, fault: &Fault) -> Problem {
         }
     }
     problem.help.clone_from(&fault.help);
+    if problem.help.is_none() && follows_from_type(fault) {
+        problem.help = Some(UNHANDLED.to_owned());
+    }
     problem
 }
+
+/// What can be done about an operation that may fail.
+const UNHANDLED: &str = "give a value for the failure (`to_int(.a) ?? 0`), let the message fail (`to_int!(.a)`), or put a `validate` step \
+                         before, so that the types are known; `vejas explain VJ0070` has examples";

@@ -158,7 +158,7 @@ impl Check<'_> {
             let Some(first) = flows.iter().min().copied() else { continue };
             let round = round(&graph, &component, first);
             found.push((first, self.cycle(&round, drafts, writes, reads, flows.len())));
-            flows.iter().for_each(|draft| self.drafts[*draft].bad = true);
+            flows.iter().for_each(|draft| self.drafts[*draft].leave_out("it is part of a cycle of flows"));
         }
     }
 

@@ -76,6 +76,9 @@ pub enum Auth {
     Basic { username: Setting, password: Setting },
 }
 
+/// Several messages in one request. Its `Idempotency-Key` is a hash of the ids of its messages; a batch that is tried
+/// again may be put together anew, so a receiver that drops repeats has to look at the messages themselves.
+///
 /// A batch is sent when it is full or its first message has waited long enough. It succeeds or fails as a whole; one
 /// that fails permanently is sent again message by message, so that only the bad ones become dead letters.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]

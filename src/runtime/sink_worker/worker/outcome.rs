@@ -83,6 +83,7 @@ impl Worker {
     pub(super) fn die(&mut self, sequence: u64, failure: &Failure) {
         self.failures.forget(sequence);
         let held = self.hand.get(sequence);
+        tracing::warn!(unit = %self.spec.id, code = failure.code, "dead letter: {}", failure.message);
         let death = Death {
             unit: &self.spec.id,
             digest: &self.spec.digest,
