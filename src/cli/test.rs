@@ -124,9 +124,15 @@ fn one(args: &Args, checked: &Checked, case: &Case<'_>) -> Result<Ran, String> {
     })
 }
 
-/// The path was checked: it lies beside or below the manifest.
+/// The path was checked: it lies beside or below the manifest. Links are not followed, they may lead elsewhere.
 fn write(manifest: &str, golden: &Golden) -> io::Result<()> {
-    let path = Path::new(manifest).parent().unwrap_or(Path::new("")).join(&golden.path);
+    let mut path = Path::new(manifest).parent().unwrap_or(Path::new("")).to_path_buf();
+    for part in Path::new(&golden.path).components() {
+        path.push(part);
+        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
+            return Err(io::Error::other(format!("{} is a link; give the file itself", path.display())));
+        }
+    }
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }

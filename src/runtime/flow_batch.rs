@@ -111,7 +111,8 @@ pub(super) async fn process(task: Arc<Task>, deliveries: Vec<Delivery>) -> Proce
     while passing.iter().any(Passage::waits) {
         pass_marks(&task, &mut passing).await;
     }
-    let passed = passing.into_iter().map(|passage| passage.finish(&task.stamp, task.clock.now()));
+    let now = task.clock.now();
+    let passed = passing.into_iter().map(|passage| passage.finish(&task.stamp, now));
     Processed { parts: passed.collect() }
 }
 

@@ -27,8 +27,6 @@ pub use outcome::Outcome;
 
 /// 2026-01-01T00:00:00Z: the time of a test that gives none.
 const CLOCK_DEFAULT: Timestamp = Timestamp(1_767_225_600_000_000_000);
-/// As large as a message on the bus may be.
-const MESSAGE_BYTES_MAX: usize = 66 << 20;
 
 /// Reads the golden file that a manifest names.
 pub type ReadGolden<'a> = dyn Fn(&str, &str) -> Result<Vec<u8>, FileFault> + 'a;
@@ -127,7 +125,7 @@ impl<'a> Case<'a> {
             unit,
             digest: "test".to_owned(),
             names: names.clone(),
-            message_bytes_max: MESSAGE_BYTES_MAX,
+            message_bytes_max: message::MESSAGE_BYTES_MAX,
             transport_ids: false,
         };
         let stream = names.messages();

@@ -188,6 +188,13 @@ fn an_unknown_assertion_is_an_error_and_the_other_tests_still_run() {
     assert!(run.stderr.contains("error[VJ0007]") && run.stderr.contains("did you mean `output`?"), "{}", run.text());
     assert!(run.stdout.contains("ok    test"), "{}", run.text());
     assert!(run.stdout.contains("1 error in the manifests, what has one was left out"), "{}", run.text());
+    let junit = vejas(folder.path(), &["test", "--output", "junit"], None);
+    assert_eq!(junit.code, 1);
+    assert!(
+        junit.stdout.contains("<testcase name=\"check VJ0007\" classname=\"manifests/typo.yaml:"),
+        "{}",
+        junit.text()
+    );
 }
 
 #[test]
@@ -217,4 +224,18 @@ fn what_new_prints_passes() {
     }
     let run = run(folder.path(), &[]);
     assert_eq!(run.code, 0, "{}", run.text());
+}
+
+#[test]
+fn update_does_not_write_through_a_link() {
+    let folder = tree(&format!("{INPUT}    golden: golden/price.json\n"));
+    std::os::unix::fs::symlink("../..", folder.path().join("manifests/golden")).unwrap();
+    let refused = run(folder.path(), &["--update"]);
+    assert_ne!(refused.code, 0, "{}", refused.text());
+    fs::remove_file(folder.path().join("manifests/golden")).unwrap();
+    fs::create_dir(folder.path().join("manifests/golden")).unwrap();
+    std::os::unix::fs::symlink("../../elsewhere", folder.path().join("manifests/golden/price.json")).unwrap();
+    let refused = run(folder.path(), &["--update"]);
+    assert_eq!(refused.code, 3, "{}", refused.text());
+    assert!(!folder.path().join("elsewhere").exists());
 }
