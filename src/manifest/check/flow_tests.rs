@@ -53,6 +53,12 @@ impl Check<'_> {
             return problems;
         }
         let compiled = self.compile(flow_at, &tables);
+        let looked_up = lookups(&flow).chain(self.tables_named(&compiled)).collect::<Vec<_>>();
+        for name in test.tables.keys().filter(|name| !looked_up.contains(name)) {
+            let place = self.drafts[at].at_key(&format!("spec.tables.{name}"));
+            let message = format!("the flow `{}` does not look into the Table `{name}`", test.flow);
+            problems.push(Problem::warning(Code::InvalidValue, place, message).help("remove its rows from the test"));
+        }
         if let Some(fault) = compiled.problems.into_iter().next() {
             let place = self.drafts[at].at_key("spec.tables");
             let message = format!("with these rows the flow does not compile: {}", fault.message);
@@ -162,6 +168,13 @@ fn subjects(draft: &Draft, flow: &Flow, test: &Test) -> Vec<Problem> {
         problems.push(Problem::error(Code::InvalidValue, place, message).help(help));
     }
     problems
+}
+
+fn lookups(flow: &Flow) -> impl Iterator<Item = String> {
+    flow.steps.iter().filter_map(|step| match step {
+        Step::Lookup(lookup) => Some(lookup.table.to_string()),
+        _ => None,
+    })
 }
 
 fn written(flow: &Flow) -> Vec<&str> {

@@ -66,7 +66,7 @@ impl Check<'_> {
     }
 
     /// Tables that a program looks into by name. One too many does no harm.
-    fn tables_named(&self, compiled: &Compiled) -> Vec<String> {
+    pub(super) fn tables_named(&self, compiled: &Compiled) -> Vec<String> {
         let texts = compiled.programs.values().map(|program| program.origin.text());
         let mut named: Vec<String> = texts
             .filter(|text| text.contains("table"))
