@@ -8,6 +8,7 @@ pub mod output;
 pub mod run;
 pub mod schema;
 pub mod status;
+pub mod test;
 
 use clap::{Parser, Subcommand};
 
@@ -27,6 +28,7 @@ pub struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Check(check::Args),
+    Test(test::Args),
     Status(status::Args),
     Explain(explain::Args),
     New(new::Args),
@@ -52,6 +54,7 @@ pub fn main() -> Exit {
     match command {
         Command::Run(args) => run::run(*args),
         Command::Check(args) => check::run(&args),
+        Command::Test(args) => test::run(&args),
         Command::Status(args) => status::main(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),

@@ -7,7 +7,7 @@ use super::schema::{kind_named, unknown_kind};
 /// Print a commented manifest of a kind; it passes `vejas check` as it is.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The kind: http-in, source, flow, sink, table or schema.
+    /// The kind: http-in, source, flow, sink, table, schema or test.
     kind: String,
     /// What to call it.
     #[arg(long, value_name = "NAME")]
@@ -21,7 +21,9 @@ pub fn run(args: &Args) -> Exit {
         output::error(&format!("error: {error}"));
         return Exit::Usage;
     }
-    output::line(scaffold(kind).replace("name: example", &format!("name: {name}")).trim_end());
+    let named = scaffold(kind).replace("name: example", &format!("name: {name}"));
+    // A test is about the flow of the same name until somebody says otherwise.
+    output::line(named.replace("flow: example", &format!("flow: {name}")).trim_end());
     Exit::Ok
 }
 
@@ -33,6 +35,7 @@ pub fn scaffold(kind: &str) -> &'static str {
         "Flow" => include_str!("new/flow.yaml"),
         "Sink" => include_str!("new/sink.yaml"),
         "Table" => include_str!("new/table.yaml"),
-        _ => include_str!("new/schema.yaml"),
+        "Schema" => include_str!("new/schema.yaml"),
+        _ => include_str!("new/test.yaml"),
     }
 }

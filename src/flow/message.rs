@@ -24,6 +24,8 @@ pub const TRACEPARENT: &str = "traceparent";
 
 /// A message that has passed this many flows is dead-lettered: it runs in a circle.
 pub const HOPS_MAX: u32 = 32;
+/// Largest message the embedded bus takes, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 66 << 20;
 /// Longest header name, in bytes.
 pub const HEADER_NAME_BYTES_MAX: usize = 128;
 /// Longest header value, in bytes. Longer ones are refused by [`HeadersBuilder::set`].

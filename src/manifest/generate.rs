@@ -7,12 +7,12 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{API_VERSION, Metadata, flow, http_in, schema, sink, source, table};
+use super::{API_VERSION, Metadata, flow, http_in, schema, sink, source, table, test};
 
 /// The kinds of this version, in the order of listings.
-pub const KINDS: &[&str] = &["HttpIn", "Source", "Flow", "Sink", "Table", "Schema"];
+pub const KINDS: &[&str] = &["HttpIn", "Source", "Flow", "Sink", "Table", "Schema", "Test"];
 /// Kinds of the design that this version does not have. They are refused by name.
-pub const KINDS_NOT_IN_THIS_VERSION: &[&str] = &["Entity", "Notifier", "Test"];
+pub const KINDS_NOT_IN_THIS_VERSION: &[&str] = &["Entity", "Notifier"];
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -107,6 +107,7 @@ fn spec(kind: &str, generator: &mut SchemaGenerator) -> schemars::Schema {
         "Flow" => of::<flow::Flow>(generator),
         "Sink" => of::<sink::Sink>(generator),
         "Table" => of::<table::Table>(generator),
-        _ => of::<schema::Schema>(generator),
+        "Schema" => of::<schema::Schema>(generator),
+        _ => of::<test::Test>(generator),
     }
 }

@@ -22,6 +22,7 @@ pub mod shape;
 pub mod sink;
 pub mod source;
 pub mod table;
+pub mod test;
 #[cfg(feature = "full")]
 pub mod tree;
 pub mod value;
@@ -65,6 +66,7 @@ pub enum Spec {
     Sink(sink::Sink),
     Table(table::Table),
     Schema(schema::Schema),
+    Test(test::Test),
 }
 
 impl Manifest {
@@ -81,17 +83,18 @@ impl Manifest {
             Spec::Sink(_) => "Sink",
             Spec::Table(_) => "Table",
             Spec::Schema(_) => "Schema",
+            Spec::Test(_) => "Test",
         }
     }
 
-    /// The unit it declares; a table or schema runs nothing.
+    /// The unit it declares; a table, schema or test runs nothing.
     pub fn unit(&self) -> Option<UnitId> {
         let kind = match self.spec {
             Spec::HttpIn(_) => UnitKind::HttpIn,
             Spec::Source(_) => UnitKind::Source,
             Spec::Flow(_) => UnitKind::Flow,
             Spec::Sink(_) => UnitKind::Sink,
-            Spec::Table(_) | Spec::Schema(_) => return None,
+            Spec::Table(_) | Spec::Schema(_) | Spec::Test(_) => return None,
         };
         Some(UnitId::new(kind, self.name()))
     }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 
 use super::problem::{Code, Place, Problem, Region, Source, did_you_mean};
 use super::reader::tree::{Entry, Node, Value};
-use super::value::{ByteSize, InvalidValue, Name, Pattern, Rate, Span, StartFrom, Subject};
+use super::value::{ByteSize, InvalidValue, Name, Pattern, Rate, Span, StartFrom, Subject, Time};
 use super::{sink, source};
 
 /// What the walk reads of a schema. Everything else in it is for editors.
@@ -341,6 +341,7 @@ fn parse_named(name: &str, node: &Node) -> Option<Result<(), InvalidValue>> {
         "ByteSize" => ByteSize::parse(text).map(drop),
         "Rate" => Rate::parse(text).map(drop),
         "StartFrom" => StartFrom::parse(text).map(drop),
+        "Time" => Time::parse(text).map(drop),
         _ => return None,
     };
     Some(result)

@@ -362,6 +362,33 @@ impl JsonSchema for StartFrom {
     }
 }
 
+/// A point in time in RFC 3339.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time(pub Timestamp);
+
+impl Time {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        Timestamp::parse(text).map(Time).ok_or_else(|| {
+            InvalidValue(format!("{text:?} is not a time: write it in RFC 3339, as in `2026-01-31T00:00:00Z`"))
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Time::parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Time {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Time".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "description": "A point in time (RFC 3339), as in `2026-01-31T00:00:00Z`." })
+    }
+}
+
 /// A connector setting: text that may hold `${env:NAME}`, `${env:NAME:-default}`, `${secret:path/key}` and
 /// `${file:path}`. It is kept as written; the runtime resolves it when the connector starts.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use crate::flow::message::MESSAGE_BYTES_MAX;
+
 use super::settings::Environment;
 use super::sink_worker::Jitter;
 use crate::id::Names;
@@ -12,8 +14,6 @@ use crate::id::Names;
 pub const DEAD_LETTER_HEADROOM_BYTES: usize = 64 << 10;
 /// How long an `Idempotency-Key` and other transport ids are remembered.
 pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
-/// Largest message the embedded bus takes.
-pub const MESSAGE_BYTES_MAX: usize = 66 << 20;
 
 #[derive(Clone)]
 pub struct Config {

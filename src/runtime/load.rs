@@ -11,7 +11,7 @@ use crate::manifest::Manifest;
 use crate::manifest::check::{self, Checked, CheckedManifest, LeftOut};
 use crate::manifest::problem::{Problem, Severity};
 use crate::manifest::tree;
-use crate::transforms::Locator;
+use crate::transforms::{self, Locator};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -111,16 +111,8 @@ fn loaded(checked: Checked) -> Loaded {
 
 fn unit(checked: CheckedManifest) -> Option<LoadedUnit> {
     let id = checked.manifest.unit()?;
-    let file = checked.file.display().to_string();
-    let declared = format!("{file}:{}", checked.line);
+    let declared = format!("{}:{}", checked.file.display(), checked.line);
     let programs = checked.programs.iter().map(|(at, one)| (at.clone(), Arc::clone(&one.program))).collect();
-    let (fallback, origins) = (declared.clone(), checked.programs);
-    let locate: Locator = Arc::new(move |at, offset| match origins.get(at) {
-        Some(program) => {
-            let position = program.position(offset);
-            format!("{file}:{}:{}", position.line, position.column)
-        }
-        None => fallback.clone(),
-    });
+    let locate = transforms::locator(declared.clone(), checked.programs);
     Some(LoadedUnit { id, manifest: checked.manifest, digest: checked.digest, declared, programs, locate })
 }

@@ -108,7 +108,7 @@ impl Units {
                         .map_err(|error| Error::Unit { unit: one.id.clone(), reason: error.to_string() })?;
                     units.intervals.push((one.id.clone(), source));
                 }
-                Spec::Source(_) | Spec::Table(_) | Spec::Schema(_) => {}
+                Spec::Source(_) | Spec::Table(_) | Spec::Schema(_) | Spec::Test(_) => {}
             }
         }
         for one in &loaded.left_out {

@@ -7,6 +7,7 @@ use super::pipeline::Pipeline;
 use super::{Locator, Place, Verb, dedupe, filter, lookup, map, route, split, validate};
 use crate::id::{Names, UnitId};
 use crate::language::{FieldPath, Program, Tables};
+use crate::manifest::check::CheckedProgram;
 use crate::manifest::flow::{Flow, Step};
 
 /// What `check` found for a flow: programs by where their text stands below `spec`, such as `steps.2.map`, and what they refer to.
@@ -37,6 +38,17 @@ impl BuildError {
     pub(super) fn new(unit: &UnitId, what: &str) -> Self {
         BuildError { unit: unit.clone(), what: what.to_owned() }
     }
+}
+
+/// Finds places in the checked programs of one manifest; `declared` is said of everything else.
+pub fn locator(declared: String, programs: BTreeMap<String, CheckedProgram>) -> Locator {
+    Arc::new(move |at, offset| match programs.get(at) {
+        Some(program) => {
+            let position = program.position(offset);
+            format!("{}:{}:{}", program.origin.source().path, position.line, position.column)
+        }
+        None => declared.clone(),
+    })
 }
 
 pub fn build(flow: &Flow, parts: &Parts<'_>) -> Result<Pipeline, BuildError> {

@@ -11,6 +11,7 @@ mod filter;
 mod lookup;
 mod map;
 mod order;
+mod passage;
 mod pipeline;
 mod place;
 mod route;
@@ -20,8 +21,9 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
-pub use build::{BuildError, Parts, build};
+pub use build::{BuildError, Parts, build, locator};
 pub use order::Ordering;
+pub use passage::{Mark, Passage, Passed, Stamp};
 pub use pipeline::{Emission, Event, PARTS_MAX, Pipeline, Progress, Waiting};
 pub use place::{Locator, Place};
 

@@ -6,6 +6,7 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod flow_tests;
 mod generated;
 mod scale;
 mod verbs;

@@ -11,7 +11,7 @@ use super::{CheckedProgram, LeftOut};
 use crate::id::{UnitId, UnitKind};
 use crate::manifest::digest::Referred;
 use crate::manifest::generate::{self, KINDS, KINDS_NOT_IN_THIS_VERSION};
-use crate::manifest::problem::{Code, Place, Problem, Region, Source, did_you_mean};
+use crate::manifest::problem::{Code, Place, Position, Problem, Region, Source, did_you_mean};
 use crate::manifest::reader::Document;
 use crate::manifest::reader::tree::{Node, Value};
 use crate::manifest::value::{Name, OneOrMany, Pattern, StartFrom};
@@ -33,6 +33,8 @@ pub(super) struct Draft {
     reason: Option<String>,
     pub referred: Vec<Referred>,
     pub programs: BTreeMap<String, CheckedProgram>,
+    /// See [`super::CheckedManifest::places`].
+    pub places: BTreeMap<String, Position>,
 }
 
 impl Draft {
@@ -48,6 +50,7 @@ impl Draft {
             reason: None,
             referred: Vec::new(),
             programs: BTreeMap::new(),
+            places: BTreeMap::new(),
         };
         let problems = draft.identify().unwrap_or_else(|kind| draft.take_shape(kind));
         problems.iter().for_each(|problem| draft.fail(problem));
@@ -218,7 +221,8 @@ fn parse(kind: &str, metadata: Json, spec: &Json) -> Result<Manifest, serde_json
         "Flow" => Spec::Flow(Deserialize::deserialize(spec)?),
         "Sink" => Spec::Sink(Deserialize::deserialize(spec)?),
         "Table" => Spec::Table(Deserialize::deserialize(spec)?),
-        _ => Spec::Schema(Deserialize::deserialize(spec)?),
+        "Schema" => Spec::Schema(Deserialize::deserialize(spec)?),
+        _ => Spec::Test(Deserialize::deserialize(spec)?),
     };
     Ok(Manifest { metadata, spec })
 }

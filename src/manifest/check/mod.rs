@@ -8,6 +8,7 @@
 //! a warning leaves nothing out; the same tree and world give the same answer in the same order.
 
 mod draft;
+pub mod flow_tests;
 mod flows;
 mod http_in;
 mod names;
@@ -130,7 +131,10 @@ pub struct CheckedManifest {
     pub line: usize,
     pub digest: [u8; 32],
     /// By the place of the text below `spec`: `steps.2.map`, `steps.3.lookup.key`, `steps.4.route.0.when`, `orderBy`.
+    /// Of a Test those of its flow, compiled with the tables that the test gives.
     pub programs: BTreeMap<String, CheckedProgram>,
+    /// Where the expectations of a Test stand, by their place below `spec`: `expect.output.0`. Empty for other kinds.
+    pub places: BTreeMap<String, Position>,
 }
 
 /// A program that compiled, and where its text stands.
@@ -184,6 +188,7 @@ pub fn check(tree: &Tree, world: &World<'_>) -> Checked {
     check.check_names_referred();
     check.check_subjects();
     check.check_programs();
+    check.check_tests();
     check.finish()
 }
 
@@ -250,6 +255,7 @@ impl Check<'_> {
                 line,
                 digest: digest::manifest(manifest.kind(), &name, &draft.spec, &draft.referred),
                 programs: draft.programs,
+                places: draft.places,
                 manifest,
             });
         }

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::draft::Draft;
 use super::subjects::{Matcher, Use};
 use super::{Check, CheckedProgram};
-use crate::language::{Environment, EventType, Fault, Purpose};
+use crate::language::{Environment, EventType, Fault, Purpose, Tables};
 use crate::manifest::Spec;
 use crate::manifest::flow::{Flow, Lookup, Step};
 use crate::manifest::problem::{Code, Problem, Region};
@@ -25,9 +25,9 @@ static KEY: LazyLock<EventType> =
 
 /// What compiling one manifest gave.
 #[derive(Default)]
-struct Compiled {
-    programs: BTreeMap<String, CheckedProgram>,
-    problems: Vec<Problem>,
+pub(super) struct Compiled {
+    pub programs: BTreeMap<String, CheckedProgram>,
+    pub problems: Vec<Problem>,
     /// The event type at each place that writes, by its path below `spec`.
     outputs: BTreeMap<String, EventType>,
 }
@@ -41,7 +41,9 @@ impl Check<'_> {
             let running: Vec<_> = work
                 .chunks(chunk)
                 .map(|drafts| {
-                    scope.spawn(move || drafts.iter().map(|at| (*at, shared.compile(*at))).collect::<Vec<_>>())
+                    scope.spawn(move || {
+                        drafts.iter().map(|at| (*at, shared.compile(*at, &shared.tables))).collect::<Vec<_>>()
+                    })
                 })
                 .collect();
             running.into_iter().flat_map(|thread| thread.join().expect("compiling catches panics itself")).collect()
@@ -64,7 +66,7 @@ impl Check<'_> {
     }
 
     /// Tables that a program looks into by name. One too many does no harm.
-    fn tables_named(&self, compiled: &Compiled) -> Vec<String> {
+    pub(super) fn tables_named(&self, compiled: &Compiled) -> Vec<String> {
         let texts = compiled.programs.values().map(|program| program.origin.text());
         let mut named: Vec<String> = texts
             .filter(|text| text.contains("table"))
@@ -77,10 +79,11 @@ impl Check<'_> {
         named
     }
 
-    fn compile(&self, at: usize) -> Compiled {
+    /// Compiles the programs of one manifest, with what `tables` says of the rows they look up.
+    pub(super) fn compile(&self, at: usize, tables: &Tables) -> Compiled {
         let draft = &self.drafts[at];
         let event = EventType::any();
-        let mut work = Work { check: self, draft, event, unknown: false, compiled: Compiled::default() };
+        let mut work = Work { check: self, draft, tables, event, unknown: false, compiled: Compiled::default() };
         match draft.manifest.as_ref().map(|manifest| &manifest.spec) {
             Some(Spec::Flow(flow)) => work.flow(flow),
             Some(Spec::Sink(sink)) => {
@@ -147,6 +150,7 @@ impl Check<'_> {
 struct Work<'a> {
     check: &'a Check<'a>,
     draft: &'a Draft,
+    tables: &'a Tables,
     event: EventType,
     /// What gives the event its type has an error of its own. Until the next `validate` faults that may only follow from
     /// the missing type are not reported.
@@ -196,7 +200,7 @@ impl Work<'_> {
     fn program(&mut self, path: &str, text: &str, purpose: Purpose) -> Option<EventType> {
         let node = self.draft.find(&format!("spec.{path}"))?;
         let origin = Origin::of(&self.draft.source, node)?;
-        let environment = Environment { event: &self.event, tables: &self.check.tables };
+        let environment = Environment { event: &self.event, tables: self.tables };
         match self.check.world.compiler.compile(text, purpose, &environment) {
             Ok(program) => {
                 let output = program.output().clone();
@@ -240,7 +244,7 @@ impl Work<'_> {
         }
         let into = lookup.into.strip_prefix('.').unwrap_or(&lookup.into);
         let assignment = format!(".{into} = table(\"{}\", \"\")", lookup.table);
-        let environment = Environment { event: &self.event, tables: &self.check.tables };
+        let environment = Environment { event: &self.event, tables: self.tables };
         let compiled = self.check.world.compiler.compile(&assignment, Purpose::Program, &environment);
         compiled.map_or_else(|_| EventType::any(), |program| program.output().clone())
     }
