@@ -16,6 +16,7 @@ use vejas::connectors::http::tls;
 use vejas::flow::message::{Headers, Outgoing};
 use vejas::id::{UnitId, UnitKind};
 use vejas::ports::bus::{self, Bus, DurableConfig, Start};
+use vejas::runtime::dead_letters::DeadLetters;
 use vejas::unit::status::{Registry, State};
 
 const GUARDED: &[&str] = &[
@@ -35,6 +36,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
     loaded.set();
     Told {
         registry: Arc::clone(registry),
+        dead_letters: DeadLetters::new(&context, Arc::clone(registry)),
         bus: context.bus,
         names: context.names,
         started: context.clock.monotonic(),

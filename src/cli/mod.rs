@@ -1,6 +1,7 @@
 //! The command line: one file per verb, each over one library function.
 
 pub mod check;
+pub mod dlq;
 pub mod exit;
 pub mod explain;
 pub mod new;
@@ -28,6 +29,7 @@ enum Command {
     Run(Box<run::Args>),
     Check(check::Args),
     Status(status::Args),
+    Dlq(Box<dlq::Args>),
     Explain(explain::Args),
     New(new::Args),
     Schema(schema::Args),
@@ -53,6 +55,7 @@ pub fn main() -> Exit {
         Command::Run(args) => run::run(*args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::main(args),
+        Command::Dlq(args) => dlq::main(*args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),

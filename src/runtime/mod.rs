@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod dead_letters;
 mod flow_batch;
 pub mod flow_worker;
 mod ingress;
