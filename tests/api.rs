@@ -25,6 +25,7 @@ const GUARDED: &[&str] = &[
     "/api/v1/units",
     "/api/v1/units/flow/price",
     "/api/v1/units/flow/absent",
+    "/api/v1/dlq",
     "/api/v1/no-such-path",
     "/",
 ];

@@ -1,0 +1,10 @@
+//! Dead letters as an operator meets them: the real binary, its command line and its API.
+
+#![allow(clippy::disallowed_methods)]
+
+mod crash;
+mod many;
+mod one;
+#[path = "../support/mod.rs"]
+mod support;
+mod world;
