@@ -15,7 +15,7 @@ use vejas::cli::status::{self, Args, Output};
 use vejas::connectors::http::tls;
 use vejas::flow::message::{Headers, Outgoing};
 use vejas::id::{UnitId, UnitKind};
-use vejas::ports::bus::{self, Bus, DurableConfig, Start};
+use vejas::ports::bus::{self, Bus, DurableConfig, Start, StreamConfig};
 use vejas::runtime::dead_letters::DeadLetters;
 use vejas::unit::status::{Registry, State};
 
@@ -82,6 +82,12 @@ async fn every_endpoint_but_health_wants_a_token_when_one_is_set() {
     let ground = Ground::open(folder.path()).await;
     let registry = Arc::new(Registry::default());
     running_flow(&registry);
+    let dead_letters = StreamConfig {
+        name: ground.names.dead_letters(),
+        subjects: ground.names.dead_letter_subjects(),
+        ..ground.bus.stream(&ground.names.messages()).await.unwrap().config
+    };
+    ground.bus.ensure_stream(dead_letters).await.unwrap();
     let client = client(None);
     for (write, read) in [(None, None), (Some("w"), None), (None, Some("r")), (Some("w"), Some("r"))] {
         let serving = serve(told(&ground, &registry), Tokens::new(write, read).unwrap(), None).await;

@@ -5,6 +5,7 @@
 mod crash;
 mod many;
 mod one;
+mod sinks;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

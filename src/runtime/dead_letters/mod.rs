@@ -44,7 +44,7 @@ use view::{Detail, Edited, Letter, Page, Purge, Purged};
 /// Letters looked at for one page: a filter that matches little still answers soon.
 const LOOKED_AT_MAX: usize = 20_000;
 /// The same in bytes.
-const LOOKED_AT_BYTES_MAX: usize = 256 << 20;
+const LOOKED_AT_BYTES_MAX: usize = 64 << 20;
 /// Letters read together.
 const READ_LETTERS: usize = 500;
 /// How long the mark of a removed letter stays. A letter is read directly before it is settled, so this is ample.
@@ -159,8 +159,9 @@ impl DeadLetters {
         let unfinished = Unfinished::new(self);
         let acks = self.succeed(sequence, &self.stream, edited).await?;
         unfinished.finish(&[sequence]).await;
-        let sequence = acks.first().map_or(0, |ack| ack.sequence);
-        Ok(Edited { sequence })
+        let edited = acks.first().map_or(0, |ack| ack.sequence);
+        tracing::info!(letter = sequence, edited, "dead letter edited");
+        Ok(Edited { sequence: edited })
     }
 
     /// Changes fields of a JSON payload.
@@ -179,11 +180,13 @@ impl DeadLetters {
             let info = self.bus.stream(&self.stream).await?;
             let through = purge.select.through.unwrap_or(info.last).min(info.last);
             let removed = self.bus.trim(&self.stream, through + 1, &[]).await?;
+            tracing::info!(letters = removed, "all dead letters purged");
             return Ok(Purged { removed, next: None, through });
         }
         let page = self.select(&purge.select, purge.select.page_letters()).await?;
         let sequences: Vec<u64> = page.letters.iter().map(|letter| letter.sequence).collect();
         let removed = self.bus.remove(&self.stream, &sequences).await?;
+        tracing::info!(letters = removed, "dead letters purged");
         Ok(Purged { removed, next: page.next, through: page.through })
     }
 

@@ -10,14 +10,17 @@ use super::view::{Letter, Refused, Replay, Replayed};
 use super::{DeadLetters, Error, Unfinished};
 use crate::flow::dead_letter;
 use crate::flow::message::Outgoing;
-use crate::id::UnitId;
+use crate::id::{Names, UnitId};
 use crate::manifest::value::Rate;
 use crate::ports::bus::{self, SETTLEMENT_RESERVE_PERCENT};
+use crate::unit::status::Registry;
 
 /// Letters settled together: their commits share a sync.
 const TOGETHER_MAX: usize = 64;
 /// The same in bytes.
 const TOGETHER_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one page: a request has to end while the client still waits.
+const PAGE_BYTES_MAX: usize = 64 << 20;
 
 impl DeadLetters {
     /// Replays one page of what is selected, in the order of failure; with a rate one burst of it.
@@ -43,8 +46,12 @@ impl DeadLetters {
             pause_seconds: 0.0,
         };
         let mut together = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut page_bytes) = (0, 0);
         for letter in page.letters {
+            if page_bytes >= PAGE_BYTES_MAX {
+                done.next = Some(letter.sequence);
+                break;
+            }
             if let Err(reason) = readers.check(&letter.unit) {
                 done.refused.push(Refused { sequence: letter.sequence, unit: letter.unit, reason });
                 continue;
@@ -65,6 +72,7 @@ impl DeadLetters {
                 continue;
             };
             bytes += message.size_bytes();
+            page_bytes += message.size_bytes();
             together.push((letter, message));
             if together.len() >= TOGETHER_MAX || bytes >= TOGETHER_BYTES_MAX {
                 self.send(std::mem::take(&mut together), std::mem::take(&mut bytes), &mut done).await?;
@@ -100,6 +108,8 @@ impl DeadLetters {
         for (result, letter) in join_all(settling).await {
             match result {
                 Ok(_) => {
+                    let unit = letter.unit.clone();
+                    metrics::counter!("vejas_dead_letters_replayed_total", "unit" => unit).increment(1);
                     settled.push(letter.sequence);
                     done.letters.push(letter);
                 }
@@ -111,6 +121,7 @@ impl DeadLetters {
                 Err(error) => failed = Some(error),
             }
         }
+        tracing::info!(letters = settled.len(), "dead letters replayed");
         unfinished.finish(&settled).await;
         failed.map_or(Ok(()), Err)
     }
@@ -127,23 +138,30 @@ impl DeadLetters {
 }
 
 /// Who reads replays. A message stored for nobody would lie there until it is trimmed.
-struct Readers<'a> {
-    letters: &'a DeadLetters,
-    /// Every filter of every durable.
-    filters: BTreeSet<String>,
+enum Readers<'a> {
+    /// Of the units that run, those with a durable: it reads replays as well.
+    Running(&'a Registry),
+    /// Without a process the bus has to say: the filters of every durable.
+    Known(&'a Names, BTreeSet<String>),
 }
 
 impl<'a> Readers<'a> {
     async fn of(letters: &'a DeadLetters) -> Result<Self, Error> {
+        if let Some(units) = &letters.units {
+            return Ok(Readers::Running(units));
+        }
         let durables = letters.bus.durables(&letters.names.messages()).await?;
         let filters = durables.into_iter().flat_map(|durable| durable.config.filters).collect();
-        Ok(Readers { letters, filters })
+        Ok(Readers::Known(&letters.names, filters))
     }
 
     fn check(&self, unit: &str) -> Result<(), String> {
         let Some(id) = UnitId::parse(unit) else { return Err(format!("{unit:?} is no name of a unit")) };
-        let runs = self.letters.units.as_ref().is_none_or(|units| units.get(&id).is_some());
-        if runs && self.filters.contains(&self.letters.names.replay(&id)) {
+        let reads = match self {
+            Readers::Running(units) => units.get(&id).is_some_and(|unit| unit.durable().is_some()),
+            Readers::Known(names, filters) => filters.contains(&names.replay(&id)),
+        };
+        if reads {
             return Ok(());
         }
         Err(format!("there is no unit {unit} any more: bring its manifest back, or purge the letter"))
