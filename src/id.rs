@@ -42,6 +42,14 @@ impl UnitId {
         UnitId { kind, name: name.into() }
     }
 
+    /// Reads what [`fmt::Display`] wrote. `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (kind, name) = text.split_once('/')?;
+        let kinds = [UnitKind::HttpIn, UnitKind::Source, UnitKind::Flow, UnitKind::Sink];
+        let kind = kinds.into_iter().find(|known| known.as_str() == kind)?;
+        (!name.is_empty()).then(|| UnitId::new(kind, name))
+    }
+
     /// The name of the unit's `number`-th durable. Consumer names may hold neither `/` nor `.`.
     pub fn durable(&self, number: u32) -> String {
         format!("{}_{}_{number}", self.kind.as_str(), self.name)
@@ -93,6 +101,11 @@ impl Names {
     /// The bucket of `dedupe` marks.
     pub fn dedupe_bucket(&self) -> String {
         self.stream("_DEDUPE")
+    }
+
+    /// The bucket of marks on dead letters whose successor is stored: a replay, or the edited letter.
+    pub fn dead_letter_marks_bucket(&self) -> String {
+        self.stream("_DLQ_MARKS")
     }
 
     /// The bucket that shows people and tools where a source stands. Never read for decisions.

@@ -15,7 +15,8 @@ use vejas::cli::status::{self, Args, Output};
 use vejas::connectors::http::tls;
 use vejas::flow::message::{Headers, Outgoing};
 use vejas::id::{UnitId, UnitKind};
-use vejas::ports::bus::{self, Bus, DurableConfig, Start};
+use vejas::ports::bus::{self, Bus, DurableConfig, Start, StreamConfig};
+use vejas::runtime::dead_letters::DeadLetters;
 use vejas::unit::status::{Registry, State};
 
 const GUARDED: &[&str] = &[
@@ -24,6 +25,7 @@ const GUARDED: &[&str] = &[
     "/api/v1/units",
     "/api/v1/units/flow/price",
     "/api/v1/units/flow/absent",
+    "/api/v1/dlq",
     "/api/v1/no-such-path",
     "/",
 ];
@@ -35,6 +37,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
     loaded.set();
     Told {
         registry: Arc::clone(registry),
+        dead_letters: DeadLetters::new(&context, Arc::clone(registry)),
         bus: context.bus,
         names: context.names,
         started: context.clock.monotonic(),
@@ -79,6 +82,12 @@ async fn every_endpoint_but_health_wants_a_token_when_one_is_set() {
     let ground = Ground::open(folder.path()).await;
     let registry = Arc::new(Registry::default());
     running_flow(&registry);
+    let dead_letters = StreamConfig {
+        name: ground.names.dead_letters(),
+        subjects: ground.names.dead_letter_subjects(),
+        ..ground.bus.stream(&ground.names.messages()).await.unwrap().config
+    };
+    ground.bus.ensure_stream(dead_letters).await.unwrap();
     let client = client(None);
     for (write, read) in [(None, None), (Some("w"), None), (None, Some("r")), (Some("w"), Some("r"))] {
         let serving = serve(told(&ground, &registry), Tokens::new(write, read).unwrap(), None).await;

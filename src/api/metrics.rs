@@ -68,6 +68,10 @@ fn write_streams(text: &mut String, streams: &[Stream]) {
     family(text, "vejas_stream_bytes_max", "Bytes at which new messages are refused.", streams, |stream| {
         of_stream(stream, stream.bytes_max)
     });
+    let help = "1 when 80 % of the limit are used: at the limit entrances refuse, or units that fail pause.";
+    family(text, "vejas_stream_nearly_full", help, streams, |stream| {
+        of_stream(stream, u64::from(stream.is_nearly_full()))
+    });
     family(text, "vejas_stream_messages", "Messages held.", streams, |stream| of_stream(stream, stream.messages));
     family(text, "vejas_stream_last_sequence", "Sequence of the newest message.", streams, |stream| {
         of_stream(stream, stream.last)

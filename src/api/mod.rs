@@ -3,6 +3,7 @@
 //! `view` has the answers as types, which the command line reads back.
 
 mod access;
+mod dlq;
 mod lag;
 mod metrics;
 mod server;
@@ -22,12 +23,14 @@ use tokio_util::sync::CancellationToken;
 use crate::id::Names;
 use crate::ports::bus::Bus;
 use crate::ports::clock::SharedClock;
+use crate::runtime::dead_letters::DeadLetters;
 use crate::unit::status::Registry;
 
 /// What the API tells about. Cheap to clone.
 #[derive(Clone)]
 pub struct Told {
     pub registry: Arc<Registry>,
+    pub dead_letters: DeadLetters,
     pub bus: Arc<dyn Bus>,
     pub names: Names,
     pub clock: SharedClock,

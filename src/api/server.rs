@@ -10,7 +10,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{self, Tokens};
-use super::{Told, metrics, status};
+use super::{Told, dlq, metrics, status};
 use crate::connectors::http::server::{self, Listener};
 use crate::connectors::http::tls;
 
@@ -69,6 +69,7 @@ fn router(told: Told, tokens: Tokens) -> Router {
         .route("/api/v1/status", get(status::status))
         .route("/api/v1/units", get(status::units))
         .route("/api/v1/units/{kind}/{name}", get(status::unit))
+        .merge(dlq::routes())
         .fallback(status::no_such_path)
         .method_not_allowed_fallback(status::no_such_method)
         // After the routes and the fallbacks, so that it covers both: a stranger learns no paths.

@@ -16,8 +16,6 @@ use crate::unit::status::State as UnitState;
 
 /// Units that one answer of `/readyz` names.
 const REASONS_MAX: usize = 20;
-/// A stream used to this share of its limit is warned about.
-const USED_WARNED: f64 = 0.8;
 /// A message that has waited this long is warned about, in seconds.
 const OLDEST_WARNED_SECONDS: f64 = 300.0;
 
@@ -37,8 +35,14 @@ pub(super) async fn readyz(State(told): State<Told>) -> Response {
 pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
     let (units, (streams, mut warnings), not_ready) =
         futures_util::join!(units_of(&told), streams(&told), not_ready(&told));
-    warnings.extend(streams.iter().filter(|stream| stream.used() >= USED_WARNED).map(|stream| {
-        format!("stream {} is {:.0} % full; at the limit new messages are refused", stream.name, stream.used() * 100.0)
+    let dead_letters = told.names.dead_letters();
+    warnings.extend(streams.iter().filter(|stream| stream.is_nearly_full()).map(|stream| {
+        let consequence = if stream.name == dead_letters {
+            "units that fail pause: replay or purge (`vejas dlq list`), or raise VEJAS_DLQ_MAX_BYTES"
+        } else {
+            "new messages are refused"
+        };
+        format!("stream {} is {:.0} % full; at the limit {consequence}", stream.name, stream.used() * 100.0)
     }));
     warnings.extend(units.iter().filter_map(unit_warning));
     let uptime = told.clock.monotonic().saturating_sub(told.started);

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::runtime::dead_letters::USED_WARNED_PERCENT;
 use crate::unit::status;
 
 /// `GET /api/v1/status`.
@@ -42,6 +43,11 @@ impl Stream {
     /// Share of the byte limit that is used, 0 to 1.
     pub fn used(&self) -> f64 {
         if self.bytes_max == 0 { 0.0 } else { self.bytes as f64 / self.bytes_max as f64 }
+    }
+
+    /// So full that somebody should look.
+    pub fn is_nearly_full(&self) -> bool {
+        self.used() * 100.0 >= USED_WARNED_PERCENT as f64
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line: one file per verb, each over one library function.
 
 pub mod check;
+pub mod dlq;
 pub mod exit;
 pub mod explain;
 pub mod new;
@@ -30,6 +31,7 @@ enum Command {
     Check(check::Args),
     Test(test::Args),
     Status(status::Args),
+    Dlq(Box<dlq::Args>),
     Explain(explain::Args),
     New(new::Args),
     Schema(schema::Args),
@@ -56,6 +58,7 @@ pub fn main() -> Exit {
         Command::Check(args) => check::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Status(args) => status::main(args),
+        Command::Dlq(args) => dlq::main(*args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),

@@ -210,6 +210,7 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
     let loaded = api::Loaded::default();
     let told = api::Told {
         registry: Arc::clone(&handle.registry),
+        dead_letters: handle.dead_letters.clone(),
         bus: Arc::clone(&handle.context.bus),
         names: handle.context.names.clone(),
         clock: Arc::clone(&handle.context.clock),

@@ -10,7 +10,7 @@ use super::exit::Exit;
 use crate::api::view;
 
 /// Where a process listens that was told nothing.
-const SERVER_DEFAULT: &str = "http://127.0.0.1:8686";
+pub(super) const SERVER_DEFAULT: &str = "http://127.0.0.1:8686";
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Longest reason shown in a table, in characters; JSON has all of it.
@@ -124,7 +124,7 @@ pub async fn fetch(args: &Args) -> Result<view::Status, Error> {
     serde_json::from_slice(&body).map_err(|error| Error::Foreign { server, reason: error.to_string() })
 }
 
-fn client(args: &Args) -> Result<reqwest::Client, Error> {
+pub(super) fn client(args: &Args) -> Result<reqwest::Client, Error> {
     // Fails when the process has a provider already, and then there is nothing to do.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder()
@@ -141,7 +141,7 @@ fn client(args: &Args) -> Result<reqwest::Client, Error> {
 }
 
 /// The innermost error: that is the one a person can act on.
-fn cause(error: &dyn std::error::Error) -> String {
+pub(super) fn cause(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
@@ -204,7 +204,7 @@ pub fn table(status: &view::Status) -> String {
 }
 
 /// Columns as wide as their widest cell, left or right as `sides` says.
-fn align<const COLUMNS: usize>(
+pub(super) fn align<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,
@@ -227,7 +227,7 @@ fn align<const COLUMNS: usize>(
     }
 }
 
-fn shorten(reason: &str) -> String {
+pub(super) fn shorten(reason: &str) -> String {
     let line = reason.lines().next().unwrap_or("");
     if line.chars().count() <= REASON_CHARS_MAX {
         return line.to_owned();

@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod config;
 mod durables;
+pub mod dead_letters;
 mod flow_batch;
 pub mod flow_worker;
 mod ingress;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock::SystemClock;
 use super::config::Config;
+use super::dead_letters::{self, DeadLetters};
 use super::units::{self, Running, Units};
 use super::{load, shutdown, streams, telemetry, trim};
 use crate::bus::embedded::{Embedded, OpenError, Options};
@@ -64,6 +65,7 @@ pub struct Handle {
     pub context: Context,
     pub config: Arc<Config>,
     pub registry: Arc<Registry>,
+    pub dead_letters: DeadLetters,
     pub metrics: PrometheusHandle,
     /// When the process started, by the monotonic clock.
     pub started: Duration,
@@ -116,10 +118,14 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         stopping: workers.clone(),
     };
     let registry = Arc::new(Registry::default());
+    let dead_letters = DeadLetters::new(&context, Arc::clone(&registry));
+    // Before anybody can ask for a letter that was replayed as the last process died.
+    dead_letters.sweep().await?;
     let handle = Handle {
         context: context.clone(),
         config: Arc::clone(&config),
         registry: Arc::clone(&registry),
+        dead_letters: dead_letters.clone(),
         metrics: metrics.clone(),
         started,
         draining: entrances.clone(),
@@ -128,6 +134,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let door = front_door(handle).await.map_err(Error::FrontDoor)?;
     let mut side = JoinSet::new();
     side.spawn(trim::run(context.clone(), config.retention));
+    side.spawn(dead_letters::watch(dead_letters, workers.clone()));
     side.spawn(upkeep(metrics, workers.clone()));
 
     let units = Units::build(&loaded, &context, &config, &registry, &entrances).await?;
