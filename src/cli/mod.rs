@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod dlq;
+pub mod completions;
 pub mod exit;
 pub mod explain;
 pub mod new;
@@ -35,6 +36,7 @@ enum Command {
     Explain(explain::Args),
     New(new::Args),
     Schema(schema::Args),
+    Completions(completions::Args),
 }
 
 /// Reads the command line and does what it says.
@@ -62,5 +64,6 @@ pub fn main() -> Exit {
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),
+        Command::Completions(args) => completions::run(&args),
     }
 }

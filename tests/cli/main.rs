@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod flow_tests;
+mod completions;
 mod generated;
 mod scale;
 mod verbs;
