@@ -215,6 +215,7 @@ async fn status_tells_lag_streams_and_warnings_and_the_command_line_reads_it() {
         token: token.map(str::to_owned),
         ca: None,
         output: Output::Table,
+        watch: false,
     };
     let status = status::fetch(&args(Some("r"))).await.unwrap();
     assert_eq!((status.instance.as_str(), status.ready, status.bus.as_str()), ("alpha", true, "embedded"));
@@ -273,7 +274,7 @@ async fn the_api_is_served_over_tls_and_the_command_line_trusts_the_ca_it_is_giv
     let (files, _) = certificate(folder.path());
     let serving = serve(told(&ground, &Arc::default()), Tokens::default(), Some(files.clone())).await;
     let server = format!("https://localhost:{}", serving.address.port());
-    let args = Args { server, token: None, ca: Some(files.cert), output: Output::Json };
+    let args = Args { server, token: None, ca: Some(files.cert), output: Output::Json, watch: false };
     assert_eq!(status::fetch(&args).await.unwrap().instance, "alpha");
     let untrusting = Args { ca: None, ..args };
     assert!(matches!(status::fetch(&untrusting).await, Err(status::Error::Unreachable { .. })));

@@ -13,6 +13,7 @@ use super::access::{self, Tokens};
 use super::{Told, dlq, metrics, status};
 use crate::connectors::http::server::{self, Listener};
 use crate::connectors::http::tls;
+use crate::unit::rates::SAMPLE_PERIOD;
 
 /// How long answers under way may take when the process ends.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
@@ -40,6 +41,7 @@ pub enum Error {
 pub struct Server {
     listener: Listener,
     router: Router,
+    told: Told,
 }
 
 impl Server {
@@ -48,7 +50,7 @@ impl Server {
         if !listener.address().ip().is_loopback() && !options.tokens.are_set() {
             return Err(Error::Unguarded(listener.address()));
         }
-        Ok(Server { listener, router: router(told, options.tokens) })
+        Ok(Server { listener, router: router(told.clone(), options.tokens), told })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -58,7 +60,20 @@ impl Server {
     /// Serves until `ended`. That comes after the drain: health and status are asked for most while a process drains.
     pub async fn run(self, ended: CancellationToken) {
         tracing::info!(address = %self.listener.address(), tls = self.listener.has_tls(), "API listens");
-        self.listener.serve(TowerToHyperService::new(self.router), ended, DRAIN_MAX).await;
+        tokio::select! {
+            () = self.listener.serve(TowerToHyperService::new(self.router), ended, DRAIN_MAX) => {}
+            () = sample(&self.told) => {}
+        }
+    }
+}
+
+/// Samples the counters of all units, so that rates can be told. Never ends.
+async fn sample(told: &Told) {
+    let mut turns = tokio::time::interval(SAMPLE_PERIOD);
+    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        told.registry.sample(told.clock.monotonic());
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) async fn unit(State(told): State<Told>, Path((kind, name)): Path<(Str
         return problem(StatusCode::NOT_FOUND, "no-such-unit", &detail, Vec::new());
     };
     let lag = lag::of_unit(Arc::clone(&told.bus), Arc::clone(&unit), told.clock.now()).await;
-    Json(view::Unit::new(unit.view(), lag)).into_response()
+    Json(view::Unit::new(unit.view(), unit.rates(told.clock.monotonic()), lag)).into_response()
 }
 
 pub(super) async fn no_such_path() -> Response {
@@ -103,7 +103,8 @@ fn unit_kind(text: &str) -> Option<UnitKind> {
 async fn units_of(told: &Told) -> Vec<view::Unit> {
     let units = told.registry.all();
     let lags = lag::of_units(&told.bus, &units, told.clock.now()).await;
-    units.iter().zip(lags).map(|(unit, lag)| view::Unit::new(unit.view(), lag)).collect()
+    let now = told.clock.monotonic();
+    units.iter().zip(lags).map(|(unit, lag)| view::Unit::new(unit.view(), unit.rates(now), lag)).collect()
 }
 
 fn unit_warning(unit: &view::Unit) -> Option<String> {

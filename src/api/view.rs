@@ -2,13 +2,14 @@
 //!
 //! Fields are only ever added. Durations are seconds, times RFC 3339.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::runtime::dead_letters::USED_WARNED_PERCENT;
-use crate::unit::status;
+use crate::unit::{rates, status};
 
 /// `GET /api/v1/status`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     pub instance: String,
@@ -26,7 +27,7 @@ pub struct Status {
     pub warnings: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stream {
     pub name: String,
@@ -52,14 +53,14 @@ impl Stream {
 }
 
 /// `GET /api/v1/units`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Units {
     pub units: Vec<Unit>,
 }
 
 /// `GET /api/v1/units/{kind}/{name}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Unit {
     /// `flow/price-orders`.
@@ -76,21 +77,36 @@ pub struct Unit {
     pub retried: u64,
     pub dead: u64,
     pub refused: u64,
+    pub rates: Rates,
     pub last_error: Option<LastError>,
+    /// Of a sink: `closed`, `open` (the receiver is left alone) or `half-open` (one message tries it).
+    pub breaker: Option<String>,
     /// Of a unit that reads a durable, when the bus could tell.
     pub lag: Option<Lag>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastError {
     pub code: String,
     pub message: String,
     pub at: String,
+    /// `file:line:column` in the manifest, where a step failed.
+    pub position: Option<String>,
+    /// Sequence of the message that failed, where it was one.
+    pub sequence: Option<u64>,
+}
+
+/// Messages per second over the last ten seconds, or since the start when that is less.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rates {
+    pub received_per_second: f64,
+    pub emitted_per_second: f64,
 }
 
 /// How far a unit is behind.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Lag {
     /// Messages not handed out yet.
@@ -104,7 +120,7 @@ pub struct Lag {
 }
 
 impl Unit {
-    pub(super) fn new(view: status::UnitView, lag: Option<Lag>) -> Self {
+    pub(super) fn new(view: status::UnitView, rates: rates::Rates, lag: Option<Lag>) -> Self {
         Unit {
             unit: view.unit,
             state: state_text(view.state).to_owned(),
@@ -117,11 +133,15 @@ impl Unit {
             retried: view.retried,
             dead: view.dead,
             refused: view.refused,
+            rates: Rates { received_per_second: rates.received, emitted_per_second: rates.emitted },
             last_error: view.last_error.map(|error| LastError {
                 code: error.code,
                 message: error.message,
                 at: error.at,
+                position: error.position,
+                sequence: error.sequence,
             }),
+            breaker: view.breaker.map(|breaker| breaker_text(breaker).to_owned()),
             lag,
         }
     }
@@ -138,8 +158,16 @@ pub(super) fn state_text(state: status::State) -> &'static str {
     }
 }
 
+fn breaker_text(breaker: status::Breaker) -> &'static str {
+    match breaker {
+        status::Breaker::Closed => "closed",
+        status::Breaker::Open => "open",
+        status::Breaker::HalfOpen => "half-open",
+    }
+}
+
 /// An error of the API (RFC 9457).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     pub r#type: String,
     pub title: String,

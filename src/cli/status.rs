@@ -1,6 +1,6 @@
 //! `vejas status`: what a running process says about itself.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use crate::api::view;
 /// Where a process listens that was told nothing.
 pub(super) const SERVER_DEFAULT: &str = "http://127.0.0.1:8686";
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The time between two looks of `--watch`.
+const WATCH_PERIOD: Duration = Duration::from_secs(2);
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Longest reason shown in a table, in characters; JSON has all of it.
 const REASON_CHARS_MAX: usize = 60;
@@ -30,6 +32,9 @@ pub struct Args {
     pub ca: Option<PathBuf>,
     #[arg(long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
+    /// Asks again every 2 seconds until interrupted; on a terminal the screen is drawn anew.
+    #[arg(long)]
+    pub watch: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -81,18 +86,54 @@ pub(super) fn main(args: Args) -> Exit {
 }
 
 pub async fn run(args: Args) -> Result<(), Error> {
-    let status = fetch(&args).await?;
-    let text = match args.output {
-        Output::Table => table(&status),
-        Output::Json => {
-            let text = serde_json::to_string_pretty(&status).expect("strings and numbers are JSON");
-            format!("{text}\n")
+    if args.watch {
+        return watch(&args).await;
+    }
+    write(&text(&args, &fetch(&args).await?)).map(|_| ())
+}
+
+fn text(args: &Args, status: &view::Status) -> String {
+    match args.output {
+        Output::Table => table(status),
+        // A line each, so that a program can read the looks apart.
+        Output::Json if args.watch => format!("{}\n", serde_json::json!(status)),
+        Output::Json => format!("{:#}\n", serde_json::json!(status)),
+    }
+}
+
+/// Answers whether anybody still reads: `vejas status | head` is no error.
+fn write(text: &str) -> Result<bool, Error> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => Ok(written.map(|()| true)?),
+    }
+}
+
+/// Looks again and again, also while the process is away. Ends with an error only when asking again cannot help.
+async fn watch(args: &Args) -> Result<(), Error> {
+    let draws = std::io::stdout().is_terminal() && args.output == Output::Table;
+    let mut looks = tokio::time::interval(WATCH_PERIOD);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut first = true;
+    loop {
+        looks.tick().await;
+        let shown = match fetch(args).await {
+            Ok(status) => text(args, &status),
+            Err(error @ Error::Unreachable { .. }) if args.output == Output::Table => format!("{error}\n"),
+            Err(Error::Unreachable { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        let shown = match (draws, first || args.output == Output::Json) {
+            // To the top, then the rest of the screen is cleared: what is redrawn in place does not flicker.
+            (true, _) => format!("\x1b[H{}\x1b[J", shown.replace('\n', "\x1b[K\n")),
+            (false, true) => shown,
+            (false, false) => format!("\n{shown}"),
+        };
+        first = false;
+        if !write(&shown)? {
+            return Ok(());
         }
-    };
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        // `vejas status | head` is no error.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
     }
 }
 
@@ -160,7 +201,7 @@ pub fn table(status: &view::Status) -> String {
         status.data_dir.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default(),
         if status.ready { "ready".to_owned() } else { format!("not ready: {}", status.not_ready.join("; ")) },
     );
-    let head = ["UNIT", "STATE", "RECEIVED", "EMITTED", "DROPPED", "DEAD", "LAG", "OLDEST", "REASON"];
+    let head = ["UNIT", "STATE", "RECEIVED", "EMITTED", "IN/S", "OUT/S", "DROPPED", "DEAD", "LAG", "OLDEST", "REASON"];
     let rows = status.units.iter().map(|unit| {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         let lag = unit.lag.map(|lag| (lag.pending + lag.in_flight + lag.redelivering).to_string());
@@ -169,6 +210,8 @@ pub fn table(status: &view::Status) -> String {
             unit.state.clone(),
             unit.received.to_string(),
             unit.emitted.to_string(),
+            format!("{:.1}", unit.rates.received_per_second),
+            format!("{:.1}", unit.rates.emitted_per_second),
             unit.dropped.to_string(),
             unit.dead.to_string(),
             or_dash(lag),
@@ -177,7 +220,7 @@ pub fn table(status: &view::Status) -> String {
         ]
     });
     text.push('\n');
-    align(&mut text, head, rows, "llrrrrrrl");
+    align(&mut text, head, rows, "llrrrrrrrrl");
     let head = ["STREAM", "MESSAGES", "FIRST", "LAST", "BYTES", "LIMIT", "USED"];
     let rows = status.streams.iter().map(|stream| {
         [
@@ -260,7 +303,9 @@ mod tests {
             retried: 2,
             dead: 4,
             refused: 0,
+            rates: view::Rates { received_per_second: 12.34, emitted_per_second: 0.0 },
             last_error: None,
+            breaker: None,
             lag: Some(view::Lag { pending: 5, in_flight: 2, redelivering: 0, oldest_seconds: Some(61.5) }),
         };
         let entrance = view::Unit {
@@ -294,12 +339,12 @@ mod tests {
             lines[0],
             "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting"
         );
-        assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  DEAD  LAG  OLDEST  REASON");
+        assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  IN/S  OUT/S  DEAD  LAG  OLDEST  REASON");
         assert_eq!(
             lines[3],
-            format!("flow/price-orders  paused      12345    12340     4    7   1m 1s  {}…", "x".repeat(59))
+            format!("flow/price-orders  paused      12345    12340  12.3    0.0     4    7   1m 1s  {}…", "x".repeat(59))
         );
-        assert_eq!(lines[4], "http-in/orders     running     12345    12340     4    -       -");
+        assert_eq!(lines[4], "http-in/orders     running     12345    12340  12.3    0.0     4    -       -");
         assert!(lines[7].starts_with("VEJAS") && lines[7].ends_with("50 %"), "{}", lines[7]);
         assert_eq!(lines.last(), Some(&"warning: look here"));
     }
@@ -307,7 +352,7 @@ mod tests {
     #[tokio::test]
     async fn when_nothing_listens_the_error_says_what_to_look_at() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let args = Args { server: format!("http://{free}"), token: None, ca: None, output: Output::Table };
+        let args = Args { server: format!("http://{free}"), token: None, ca: None, output: Output::Table, watch: false };
         let text = fetch(&args).await.unwrap_err().to_string();
         assert!(text.contains("Is `vejas run` running") && text.contains("VEJAS_SERVER"), "{text}");
     }

@@ -84,6 +84,11 @@ impl Breaker {
         matches!(self.state, State::Closed { .. })
     }
 
+    /// The probe is on its way.
+    pub fn is_half_open(&self) -> bool {
+        matches!(self.state, State::HalfOpen)
+    }
+
     /// A probe begins. Only after [`Passing::OneProbe`].
     pub fn probe(&mut self, now: Duration) {
         assert_eq!(self.passing(now), Passing::OneProbe, "a probe begins only in a half-open breaker");

@@ -159,7 +159,7 @@ mod tests {
             time: Timestamp(0),
         };
         let unit = UnitId::new(UnitKind::Flow, "price");
-        let failure = Failure { code: "schema".to_owned(), message: "é".repeat(ERROR_BYTES_MAX) };
+        let failure = Failure::new("schema", "é".repeat(ERROR_BYTES_MAX));
         let death =
             Death { unit: &unit, digest: "abc", attempts: 3, failure: &failure, last: Timestamp(1_000_000_000) };
         let letter = dead_letter(&Names::default(), &message, &death);

@@ -7,10 +7,12 @@ pub struct Failure {
     pub code: String,
     /// What happened, with the place in the manifest where there is one.
     pub message: String,
+    /// `file:line:column` in the manifest, where there is one.
+    pub position: Option<String>,
 }
 
 impl Failure {
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Failure { code: code.into(), message: message.into() }
+        Failure { code: code.into(), message: message.into(), position: None }
     }
 }

@@ -69,12 +69,13 @@ impl Processed {
         unit.received(self.parts.len() as u64);
         unit.emitted(self.parts.iter().map(|part| part.outputs.len() as u64).sum());
         unit.dropped(self.parts.iter().map(|part| part.ended).sum());
-        let failures = || self.parts.iter().filter_map(|part| part.letter.as_ref().map(|(_, failure)| failure));
+        let failures =
+            || self.parts.iter().filter_map(|part| part.letter.as_ref().map(|(_, failure)| (part.input, failure)));
         unit.dead(failures().count() as u64);
-        if let Some(failure) = failures().last() {
+        if let Some((input, failure)) = failures().last() {
             let dead = failures().count();
             tracing::warn!(unit = %unit.id, code = failure.code, dead, "dead letter: {}", failure.message);
-            unit.set_error(&failure.code, &failure.message, context.clock.now());
+            unit.set_failure(failure, Some(input), context.clock.now());
         }
     }
 }

@@ -48,7 +48,8 @@ impl Place {
         let position = (self.locate)(&self.pointer, offset);
         let excerpt = self.excerpt(span);
         let quoted = if excerpt.is_empty() { String::new() } else { format!(": `{excerpt}`") };
-        Failure::new(code, format!("{} {} at {position}: {message}{quoted}", self.unit, self.step))
+        let message = format!("{} {} at {position}: {message}{quoted}", self.unit, self.step);
+        Failure { position: Some(position), ..Failure::new(code, message) }
     }
 
     /// The line of the source that the span begins on.
@@ -74,6 +75,7 @@ mod tests {
         let fault = RunFault { message: "no number".to_owned(), span: Some(12..24), aborted: false };
         let failure = place.fault(&fault);
         assert_eq!(failure.code, "expression");
+        assert_eq!(failure.position.as_deref(), Some("a.yaml steps.0.map+12"));
         assert_eq!(failure.message, "flow/f step 1 (map) at a.yaml steps.0.map+12: no number: `.b = to_int!(.c)`");
     }
 }

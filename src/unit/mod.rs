@@ -1,5 +1,6 @@
-//! What a running unit is handed ([`context`]) and what it tells about itself ([`status`]). Shared by connectors, which
+//! What a running unit is handed ([`context`]) and what it tells about itself ([`status`], [`rates`]). Shared by connectors, which
 //! do the work, and the runtime, which starts and stops them.
 
 pub mod context;
+pub mod rates;
 pub mod status;

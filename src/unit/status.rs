@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 
+use super::rates::{Rates, Sample, Window};
+use crate::flow::failure::Failure;
 use crate::id::UnitId;
 use crate::ports::bus::Durable;
 use crate::time::Timestamp;
@@ -34,6 +37,20 @@ pub struct LastError {
     pub message: String,
     /// RFC 3339.
     pub at: String,
+    /// `file:line:column` in the manifest, where a step failed.
+    pub position: Option<String>,
+    /// Sequence of the message that failed, where it was one.
+    pub sequence: Option<u64>,
+}
+
+/// Whether a sink leaves its receiver alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Breaker {
+    Closed,
+    Open,
+    /// One message tries whether the receiver is back.
+    HalfOpen,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +58,7 @@ struct Changing {
     state: State,
     reason: Option<String>,
     last_error: Option<LastError>,
+    breaker: Option<Breaker>,
 }
 
 /// A count for people and the same for the scraper. The metric is looked up once: a message costs two additions.
@@ -71,6 +89,7 @@ pub struct Unit {
     pub declared: String,
     changing: Mutex<Changing>,
     durable: Mutex<Option<Durable>>,
+    window: Mutex<Window>,
     received: Counter,
     emitted: Counter,
     dropped: Counter,
@@ -94,6 +113,8 @@ pub struct UnitView {
     pub dead: u64,
     pub refused: u64,
     pub last_error: Option<LastError>,
+    /// Of a sink.
+    pub breaker: Option<Breaker>,
 }
 
 macro_rules! counter {
@@ -127,8 +148,32 @@ impl Unit {
     }
 
     pub fn set_error(&self, code: &str, message: &str, at: Timestamp) {
-        let error = LastError { code: code.to_owned(), message: message.to_owned(), at: at.to_string() };
+        self.set_failure(&Failure::new(code, message), None, at);
+    }
+
+    /// A failure of one message, by its sequence, or of the unit.
+    pub fn set_failure(&self, failure: &Failure, sequence: Option<u64>, at: Timestamp) {
+        let error = LastError {
+            code: failure.code.clone(),
+            message: failure.message.clone(),
+            at: at.to_string(),
+            position: failure.position.clone(),
+            sequence,
+        };
         self.changing.lock().unwrap_or_else(PoisonError::into_inner).last_error = Some(error);
+    }
+
+    pub fn set_breaker(&self, breaker: Breaker) {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner).breaker = Some(breaker);
+    }
+
+    fn sample(&self, at: Duration) -> Sample {
+        Sample { at, received: self.received.total.load(Relaxed), emitted: self.emitted.total.load(Relaxed) }
+    }
+
+    /// Messages per second over the last seconds, as far as they were sampled. `at` is of the monotonic clock.
+    pub fn rates(&self, at: Duration) -> Rates {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner).rates(self.sample(at))
     }
 
     /// The durable the unit reads, once it exists.
@@ -155,6 +200,7 @@ impl Unit {
             dead: self.dead.total.load(Relaxed),
             refused: self.refused.total.load(Relaxed),
             last_error: changing.last_error,
+            breaker: changing.breaker,
         }
     }
 }
@@ -172,8 +218,9 @@ impl Registry {
         let unit = Arc::new(Unit {
             digest,
             declared,
-            changing: Mutex::new(Changing { state: State::Starting, reason: None, last_error: None }),
+            changing: Mutex::new(Changing { state: State::Starting, reason: None, last_error: None, breaker: None }),
             durable: Mutex::new(None),
+            window: Mutex::default(),
             received: Counter::new("vejas_unit_received_total", &id),
             emitted: Counter::new("vejas_unit_emitted_total", &id),
             dropped: Counter::new("vejas_unit_dropped_total", &id),
@@ -184,6 +231,13 @@ impl Registry {
         });
         self.units.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&unit));
         unit
+    }
+
+    /// Takes one sample of every unit; see [`super::rates`].
+    pub fn sample(&self, at: Duration) {
+        for unit in self.all() {
+            unit.window.lock().unwrap_or_else(PoisonError::into_inner).add(unit.sample(at));
+        }
     }
 
     /// In the order of their ids.

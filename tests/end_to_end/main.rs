@@ -5,6 +5,7 @@
 mod changes;
 mod crash;
 mod main_job;
+mod seeing;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;

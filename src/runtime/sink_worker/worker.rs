@@ -23,7 +23,7 @@ use crate::flow::ordering::Lanes;
 use crate::ports::bus::{self, Delivery};
 use crate::ports::sink::{Delivered, Delivering};
 use crate::unit::context::Context;
-use crate::unit::status::State;
+use crate::unit::status::{self, State};
 
 /// A call of the sink that ended.
 struct Landed {
@@ -74,6 +74,7 @@ pub(super) struct Worker {
     stop_at: Option<Duration>,
     last_failure: Option<Failure>,
     shown: Option<(State, Option<String>)>,
+    shown_breaker: Option<status::Breaker>,
 }
 
 impl Worker {
@@ -102,6 +103,7 @@ impl Worker {
             stop_at: None,
             last_failure: None,
             shown: None,
+            shown_breaker: None,
             delivering,
             context,
             spec,
@@ -279,6 +281,15 @@ impl Worker {
 
     fn show(&mut self) {
         let broken = !self.breaker.is_closed();
+        let breaker = match (broken, self.breaker.is_half_open()) {
+            (false, _) => status::Breaker::Closed,
+            (true, false) => status::Breaker::Open,
+            (true, true) => status::Breaker::HalfOpen,
+        };
+        if self.shown_breaker != Some(breaker) {
+            self.spec.unit.set_breaker(breaker);
+            self.shown_breaker = Some(breaker);
+        }
         let (state, reason) = if self.stop_at.is_some() {
             (State::Stopping, None)
         } else if let Some(error) = &self.deaths.trouble {

@@ -117,7 +117,7 @@ impl Worker {
                 }
             }
             Err(failure) => {
-                self.note(&failure);
+                self.note(sequence, &failure);
                 self.hand.keep(held);
                 self.die(sequence, &failure);
             }

@@ -37,11 +37,11 @@ impl Worker {
                     self.acks.push(Item { sequence, letter: None });
                 }
                 Delivered::Permanent(failure) => {
-                    self.note(&failure);
+                    self.note(sequence, &failure);
                     self.die(sequence, &failure);
                 }
                 Delivered::Transient { failure, retry_after } => {
-                    self.note(&failure);
+                    self.note(sequence, &failure);
                     let outage = !self.breaker.is_closed();
                     let verdict = self.failures.failed(sequence, outage);
                     let used_up = self.hand.get(sequence).attempt() >= self.spec.retry.max_attempts;
@@ -74,8 +74,8 @@ impl Worker {
         }
     }
 
-    pub(super) fn note(&mut self, failure: &Failure) {
-        self.spec.unit.set_error(&failure.code, &failure.message, self.context.clock.now());
+    pub(super) fn note(&mut self, sequence: u64, failure: &Failure) {
+        self.spec.unit.set_failure(failure, Some(sequence), self.context.clock.now());
         self.last_failure = Some(failure.clone());
     }
 
