@@ -176,7 +176,7 @@ mod tests {
     fn a_replay_that_fails_again_keeps_origin_and_first_time_and_adds_up_attempts() {
         let names = Names::default();
         let unit = UnitId::new(UnitKind::Sink, "erp");
-        let failure = Failure { code: "http-400".to_owned(), message: "no".to_owned() };
+        let failure = Failure::new("http-400", "no");
         let death = |attempts| Death { unit: &unit, digest: "abc", attempts, failure: &failure, last: Timestamp(5) };
         let stored = |sequence, from: Outgoing| Stored {
             sequence,

@@ -37,7 +37,7 @@ impl Remote {
         if !(server.starts_with("http://") || server.starts_with("https://")) {
             return Err(status::Error::Server { server }.into());
         }
-        let args = status::Args { server, token, ca, output: Output::Json };
+        let args = status::Args { server, token, ca, output: Output::Json, watch: false };
         let client = status::client(&args)?;
         Ok(Remote { client, server: args.server, token: args.token.filter(|token| !token.is_empty()) })
     }
