@@ -1,8 +1,8 @@
 //! The command line: one file per verb, each over one library function.
 
 pub mod check;
-pub mod dlq;
 pub mod completions;
+pub mod dlq;
 pub mod exit;
 pub mod explain;
 pub mod new;

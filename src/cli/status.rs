@@ -342,7 +342,10 @@ mod tests {
         assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  IN/S  OUT/S  DEAD  LAG  OLDEST  REASON");
         assert_eq!(
             lines[3],
-            format!("flow/price-orders  paused      12345    12340  12.3    0.0     4    7   1m 1s  {}…", "x".repeat(59))
+            format!(
+                "flow/price-orders  paused      12345    12340  12.3    0.0     4    7   1m 1s  {}…",
+                "x".repeat(59)
+            )
         );
         assert_eq!(lines[4], "http-in/orders     running     12345    12340  12.3    0.0     4    -       -");
         assert!(lines[7].starts_with("VEJAS") && lines[7].ends_with("50 %"), "{}", lines[7]);
@@ -352,7 +355,8 @@ mod tests {
     #[tokio::test]
     async fn when_nothing_listens_the_error_says_what_to_look_at() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let args = Args { server: format!("http://{free}"), token: None, ca: None, output: Output::Table, watch: false };
+        let args =
+            Args { server: format!("http://{free}"), token: None, ca: None, output: Output::Table, watch: false };
         let text = fetch(&args).await.unwrap_err().to_string();
         assert!(text.contains("Is `vejas run` running") && text.contains("VEJAS_SERVER"), "{text}");
     }

@@ -43,10 +43,7 @@ impl Window {
         let Some(oldest) = self.0.front() else { return Rates::default() };
         let seconds = now.at.saturating_sub(oldest.at).max(SPAN_MIN).as_secs_f64();
         let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-        Rates {
-            received: per_second(now.received, oldest.received),
-            emitted: per_second(now.emitted, oldest.emitted),
-        }
+        Rates { received: per_second(now.received, oldest.received), emitted: per_second(now.emitted, oldest.emitted) }
     }
 }
 

@@ -6,8 +6,8 @@
 
 #![allow(clippy::disallowed_methods)]
 
-mod flow_tests;
 mod completions;
+mod flow_tests;
 mod generated;
 mod scale;
 mod verbs;

@@ -47,7 +47,7 @@ async fn folder() -> (TempDir, Arc<Embedded>, Stored) {
         payload: Bytes::from_static(b"\x00\xff"),
         time: Timestamp(0),
     };
-    let failure = Failure { code: "payload".to_owned(), message: "no".to_owned() };
+    let failure = Failure::new("payload", "no");
     let death = Death { unit: &unit, digest: "abc", attempts: 1, failure: &failure, last: Timestamp(0) };
     let letter = dead_letter(&names, &failed, &death);
     bus.publish(&Arc::from(names.dead_letters()), letter, None).await.unwrap();

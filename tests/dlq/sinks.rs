@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 use crate::support::{PATIENCE, Vejas};
 use crate::world::{letters, said, send, sequence, wait_for_letters};
 
+/// Key and body of each request.
+type Seen = Vec<(String, Vec<u8>)>;
+
 /// Notes key and body of every request, and answers with the status it is told.
 #[derive(Clone)]
 struct Receiver {
     address: SocketAddr,
     status: Arc<Mutex<u16>>,
-    seen: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl Receiver {
