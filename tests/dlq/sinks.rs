@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 use crate::support::{PATIENCE, Vejas};
 use crate::world::{letters, said, send, sequence, wait_for_letters};
 
+/// Idempotency key and body.
+type Request = (String, Vec<u8>);
+
 /// Notes key and body of every request, and answers with the status it is told.
 #[derive(Clone)]
 struct Receiver {
     address: SocketAddr,
     status: Arc<Mutex<u16>>,
-    seen: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    seen: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Receiver {
@@ -56,7 +59,7 @@ impl Receiver {
         receiver
     }
 
-    fn wait(&self, count: usize) -> Vec<(String, Vec<u8>)> {
+    fn wait(&self, count: usize) -> Vec<Request> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let seen = self.seen.lock().unwrap().clone();
