@@ -1,56 +1,29 @@
 //! A process that dies in the middle of a replay or an edit.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tempfile::TempDir;
 use vejas::bus::embedded::Embedded;
-use vejas::flow::dead_letter::{self, Death, dead_letter};
-use vejas::flow::failure::Failure;
-use vejas::flow::message::{Headers, Outgoing, Stored};
-use vejas::id::{Names, UnitId, UnitKind};
-use vejas::ports::bus::{Batch, Bus, DurableConfig, Settlement, Start};
-use vejas::ports::store::{Condition, Store, Write};
+use vejas::flow::dead_letter;
+use vejas::flow::message::{ID, Outgoing, Stored};
+use vejas::id::Names;
+use vejas::ports::bus::{Batch, Bus, Settlement};
+use vejas::ports::store::{Condition, Write};
 use vejas::runtime::dead_letters::view::Replay;
 use vejas::runtime::dead_letters::{DeadLetters, Error, Selection};
-use vejas::runtime::{open_bus, streams};
+use vejas::runtime::open_bus;
 use vejas::time::Timestamp;
 
-/// A folder with one dead letter, 1, of a flow that the bus knows a reader of.
+use crate::ground::{failed, ground};
+use crate::world::{MANIFESTS, letters, said, send, wait_for_letters, world};
+
+/// A folder with one dead letter, 1.
 async fn folder() -> (TempDir, Arc<Embedded>, Stored) {
-    let folder = tempfile::tempdir().unwrap();
-    let bus = open_bus(folder.path()).unwrap();
+    let (folder, bus) = ground(1 << 30).await;
     let names = Names::default();
-    let unit = UnitId::new(UnitKind::Flow, "price");
-    streams::ensure_messages(&*bus, &names, 1 << 30).await.unwrap();
-    let config = vejas::ports::bus::StreamConfig {
-        name: names.dead_letters(),
-        subjects: names.dead_letter_subjects(),
-        bytes_max: 1 << 30,
-        message_bytes_max: 1 << 20,
-        duplicate_window: std::time::Duration::from_secs(120),
-    };
-    bus.ensure_stream(config).await.unwrap();
-    bus.ensure_bucket(&names.dead_letter_marks_bucket(), None).await.unwrap();
-    let durable = DurableConfig {
-        name: unit.durable(1),
-        filters: vec![names.replay(&unit)],
-        start: Start::First,
-        ack_wait: std::time::Duration::from_secs(30),
-        in_flight_max: 10,
-    };
-    bus.ensure_durable(&names.messages(), durable).await.unwrap();
-    let failed = Stored {
-        sequence: 7,
-        subject: "vx.orders".to_owned(),
-        headers: Headers::default(),
-        payload: Bytes::from_static(b"\x00\xff"),
-        time: Timestamp(0),
-    };
-    let failure = Failure::new("payload", "no");
-    let death = Death { unit: &unit, digest: "abc", attempts: 1, failure: &failure, last: Timestamp(0) };
-    let letter = dead_letter(&names, &failed, &death);
-    bus.publish(&Arc::from(names.dead_letters()), letter, None).await.unwrap();
+    bus.publish(&Arc::from(names.dead_letters()), failed(7, b"\x00\xff"), None).await.unwrap();
     let stored = bus.read(&names.dead_letters(), 1, &[], 1).await.unwrap().remove(0);
     (folder, bus, stored)
 }
@@ -124,4 +97,44 @@ async fn a_late_client_cannot_replay_what_is_gone_even_when_the_bus_forgot_the_t
     let late = Settlement { batches: vec![batch], writes: vec![mark], acknowledged: Vec::new() };
     assert!(bus.settle(late).await.is_err());
     assert_eq!(bus.stream(&names.messages()).await.unwrap().last, 1);
+}
+
+#[test]
+fn a_process_killed_again_and_again_while_it_replays_gives_every_letter_one_message() {
+    const LETTERS: usize = 300;
+    let mut vejas = world();
+    vejas.start();
+    for number in 0..LETTERS {
+        let order = format!(r#"{{"net":"{number}","grams":1000}}"#);
+        send(&vejas, &format!("P-{number}"), order.as_bytes());
+    }
+    wait_for_letters(&vejas, &["--limit", "1000"], LETTERS);
+    vejas.kill();
+    // From here on the flow takes what failed, so that a letter has no reason to come back.
+    let mended = MANIFESTS.replace("int!(.net)", "to_int!(.net)");
+    std::fs::write(vejas.manifests().join("all.yaml"), mended).unwrap();
+    let mut killed_in_between = 0;
+    for round in 0..6 {
+        vejas.start();
+        let replaying = vejas.command(&["dlq", "replay", "--all"]).stderr(std::process::Stdio::null()).spawn();
+        let mut replaying = replaying.unwrap();
+        // Later in every round: some kills meet the first settlements, some the removals behind them.
+        std::thread::sleep(std::time::Duration::from_millis(15 + 15 * round));
+        vejas.kill();
+        replaying.wait().unwrap();
+        let left = letters(&vejas, &["--limit", "1000"]).len();
+        killed_in_between += usize::from(left > 0 && left < LETTERS);
+    }
+    println!("killed {killed_in_between} times in the middle");
+    vejas.start();
+    said(&vejas, &["replay", "--all"]);
+    assert!(letters(&vejas, &[]).is_empty());
+    vejas.wait_for_lines(std::path::Path::new("out/orders.ndjson"), 2 * LETTERS);
+    vejas.kill();
+    let bus = open_bus(&vejas.data()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let filter = ["vxreplay.flow.price".to_owned()];
+    let replayed = runtime.block_on(bus.read("VEJAS", 1, &filter, 10 * LETTERS)).unwrap();
+    let ids: BTreeSet<&str> = replayed.iter().filter_map(|message| message.headers.get(ID)).collect();
+    assert_eq!((ids.len(), replayed.len()), (LETTERS, LETTERS), "none lost, none twice");
 }

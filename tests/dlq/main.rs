@@ -2,7 +2,9 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod bounds;
 mod crash;
+mod ground;
 mod many;
 mod one;
 mod sinks;

@@ -213,3 +213,21 @@ fn the_read_token_looks_and_only_the_write_token_changes() {
     assert_eq!(api(&vejas, "POST", "/api/v1/dlq/replay", Some("w"), changes[2].2).0, 200);
     assert_eq!(lines(&vejas, 2)[1]["gross"], 24);
 }
+
+#[test]
+fn a_replay_passes_the_dedupe_mark_that_its_own_message_set_and_a_true_duplicate_does_not() {
+    let dedupe = "    - dedupe: { key: .id, within: 1h }\n    - map: |\n        .gross";
+    let manifests = MANIFESTS.replace("    - map: |\n        .gross", dedupe);
+    assert_ne!(manifests, MANIFESTS);
+    let mut vejas = Vejas::new(&[("all.yaml", &manifests)]);
+    vejas.start();
+    send(&vejas, "A-1", br#"{"id":1,"net":"12","grams":1000}"#);
+    let letter = wait_for_letters(&vejas, &[], 1).remove(0);
+    send(&vejas, "A-2", br#"{"id":1,"net":7,"grams":1000}"#);
+    lines(&vejas, 2);
+    said(&vejas, &["edit", &sequence(&letter), "--set", "net=12"]);
+    said(&vejas, &["replay", "--all"]);
+    let lines = lines(&vejas, 3);
+    assert_eq!(lines[2]["gross"], 24);
+    assert!(letters(&vejas, &[]).is_empty());
+}

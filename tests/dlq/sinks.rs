@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use crate::support::{PATIENCE, Vejas};
 use crate::world::{letters, said, send, sequence, wait_for_letters};
 
+/// Idempotency key and body.
+type Request = (String, Vec<u8>);
+
 /// Key and body of each request.
 type Seen = Vec<(String, Vec<u8>)>;
 
@@ -17,7 +20,7 @@ type Seen = Vec<(String, Vec<u8>)>;
 struct Receiver {
     address: SocketAddr,
     status: Arc<Mutex<u16>>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Receiver {
@@ -59,7 +62,7 @@ impl Receiver {
         receiver
     }
 
-    fn wait(&self, count: usize) -> Vec<(String, Vec<u8>)> {
+    fn wait(&self, count: usize) -> Vec<Request> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let seen = self.seen.lock().unwrap().clone();

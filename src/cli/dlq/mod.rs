@@ -15,7 +15,7 @@ use super::{output, status};
 use crate::manifest::value::Rate;
 use crate::ports::clock::Clock;
 use crate::runtime::clock::SystemClock;
-use crate::runtime::dead_letters::view::{Edited, Field, Purge, Replay, Replayed};
+use crate::runtime::dead_letters::view::{Edited, Field, Page, Purge, Replay, Replayed};
 use crate::runtime::dead_letters::{self, PAGE_LETTERS_MAX, Selection, edit};
 use door::{Door, Error, Where};
 
@@ -181,8 +181,8 @@ fn exit_of(error: &Error) -> Exit {
 async fn run(verb: Verb) -> Result<Exit, Error> {
     match verb {
         Verb::List { filter, from, limit, output, at } => {
-            let limit = Some(limit.clamp(1, PAGE_LETTERS_MAX));
-            let page = at.open().await?.page(&Selection { from, limit, ..filter.selection() }).await?;
+            let limit = limit.clamp(1, PAGE_LETTERS_MAX);
+            let page = list(&at.open().await?, Selection { from, ..filter.selection() }, limit).await?;
             print(&match output {
                 Output::Table => show::list(&page),
                 Output::Json => {
@@ -214,6 +214,21 @@ async fn run(verb: Verb) -> Result<Exit, Error> {
             }
             purge_all(&at.open().await?, Purge { select, all }).await
         }
+    }
+}
+
+/// One page for a person: a filter that matches little is asked on until the page is full or nothing is left.
+async fn list(door: &Door, mut select: Selection, limit: usize) -> Result<Page, Error> {
+    let mut page = Page { letters: Vec::new(), next: select.from, through: 0 };
+    loop {
+        select.limit = Some(limit - page.letters.len());
+        let more = door.page(&select).await?;
+        page.letters.extend(more.letters);
+        (page.next, page.through) = (more.next, more.through);
+        if page.next.is_none() || page.letters.len() >= limit {
+            return Ok(page);
+        }
+        (select.from, select.through) = (page.next, Some(page.through));
     }
 }
 
@@ -261,7 +276,12 @@ async fn replay_all(door: &Door, mut replay: Replay, limit: Option<usize>) -> Re
         }
         replay.select.limit = Some(left.min(PAGE_LETTERS_MAX));
         let began = SystemClock.monotonic();
-        let Replayed { letters, refused: not, next, through, pause_seconds } = door.replay(&replay).await?;
+        let replayed = door.replay(&replay).await.inspect_err(|_| {
+            if count > 0 {
+                output::error(&format!("{count} replayed, then:"));
+            }
+        })?;
+        let Replayed { letters, refused: not, next, through, pause_seconds } = replayed;
         count += letters.len();
         refused += not.len();
         if replay.dry_run {

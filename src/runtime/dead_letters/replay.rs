@@ -75,10 +75,15 @@ impl DeadLetters {
             page_bytes += message.size_bytes();
             together.push((letter, message));
             if together.len() >= TOGETHER_MAX || bytes >= TOGETHER_BYTES_MAX {
-                self.send(std::mem::take(&mut together), std::mem::take(&mut bytes), &mut done).await?;
+                let (letters, bytes) = (std::mem::take(&mut together), std::mem::take(&mut bytes));
+                if !self.send(letters, bytes, &mut done).await? {
+                    return Ok(done);
+                }
             }
         }
-        self.send(together, bytes, &mut done).await?;
+        if !self.send(together, bytes, &mut done).await? {
+            return Ok(done);
+        }
         let gone = select.sequence.filter(|_| done.letters.is_empty() && done.refused.is_empty());
         if let Some(sequence) = gone.filter(|_| !replay.dry_run) {
             return Err(Error::Gone { sequence });
@@ -89,11 +94,26 @@ impl DeadLetters {
         Ok(done)
     }
 
-    async fn send(&self, together: Vec<(Letter, Outgoing)>, bytes: usize, done: &mut Replayed) -> Result<(), Error> {
-        if together.is_empty() {
-            return Ok(());
+    /// Answers whether to go on. When the bus refuses after some letters of the page went, what went is told, and the
+    /// refusal is left to the next request: it begins with what did not.
+    async fn send(&self, together: Vec<(Letter, Outgoing)>, bytes: usize, done: &mut Replayed) -> Result<bool, Error> {
+        let Some(first) = together.first().map(|(letter, _)| letter.sequence) else { return Ok(true) };
+        let sent = match self.check_room(bytes as u64).await {
+            Ok(()) => self.settle_all(together, done).await,
+            Err(error) => Err(error),
+        };
+        match sent {
+            Ok(()) => Ok(true),
+            Err(error) if done.letters.is_empty() => Err(error),
+            Err(error) => {
+                tracing::warn!("a replay stops: {error}");
+                done.next = Some(first);
+                Ok(false)
+            }
         }
-        self.check_room(bytes as u64).await?;
+    }
+
+    async fn settle_all(&self, together: Vec<(Letter, Outgoing)>, done: &mut Replayed) -> Result<(), Error> {
         let messages: Arc<str> = Arc::from(self.names.messages());
         let unfinished = Unfinished::new(self);
         let settling: Vec<_> = together
