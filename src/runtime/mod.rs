@@ -4,8 +4,8 @@
 
 pub mod clock;
 pub mod config;
-mod durables;
 pub mod dead_letters;
+mod durables;
 mod flow_batch;
 pub mod flow_worker;
 mod ingress;
