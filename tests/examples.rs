@@ -2,7 +2,8 @@
 //!
 //! The real binary runs on a copy of the folder: it is sent the lines of `input.ndjson`, and what it writes below `out/`
 //! has to be what stands in `expected/`, byte for byte. Its dead letters have to be those of
-//! `expected-dead-letters.ndjson`, and none where there is no such file.
+//! `expected-dead-letters.ndjson`, and none where there is no such file. Where there is a `mend.sh` it is run after a restart;
+//! then nothing may be dead any more, and `out/` is what stands in `expected-after-mend/`.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -92,6 +93,28 @@ fn run(name: &str) {
     }
     let wanted: Vec<Value> = wanted.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(dead_letters(&vejas), wanted, "{name}: dead letters");
+    if example.join("mend.sh").exists() {
+        mend(&mut vejas, &example);
+    }
+}
+
+fn mend(vejas: &mut Vejas, example: &Path) {
+    vejas.start();
+    let own = vejas.command(&[]);
+    let bin = Path::new(own.get_program()).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell = std::process::Command::new("sh");
+    shell.arg(example.join("mend.sh")).current_dir(vejas.folder.path()).env("PATH", path);
+    shell.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "mend.sh: {output:?}");
+    for file in names(&example.join("expected-after-mend")) {
+        let wanted = fs::read_to_string(example.join("expected-after-mend").join(&file)).unwrap();
+        let lines = vejas.wait_for_lines(&Path::new("out").join(&file), wanted.lines().count());
+        assert_eq!(lines.join("\n") + "\n", wanted, "{file} after mend.sh");
+    }
+    assert!(vejas.stop().success(), "{}", vejas.log());
+    assert_eq!(dead_letters(vejas), [] as [Value; 0]);
 }
 
 fn assert_says(vejas: &Vejas, arguments: &[&str], text: &str) {
