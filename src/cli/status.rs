@@ -339,15 +339,15 @@ mod tests {
             lines[0],
             "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting"
         );
-        assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  IN/S  OUT/S  DEAD  LAG  OLDEST  REASON");
+        assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  IN/S  OUT/S  DROPPED  DEAD  LAG  OLDEST  REASON");
         assert_eq!(
             lines[3],
             format!(
-                "flow/price-orders  paused      12345    12340  12.3    0.0     4    7   1m 1s  {}…",
+                "flow/price-orders  paused      12345    12340  12.3    0.0        1     4    7   1m 1s  {}…",
                 "x".repeat(59)
             )
         );
-        assert_eq!(lines[4], "http-in/orders     running     12345    12340  12.3    0.0     4    -       -");
+        assert_eq!(lines[4], "http-in/orders     running     12345    12340  12.3    0.0        1     4    -       -");
         assert!(lines[7].starts_with("VEJAS") && lines[7].ends_with("50 %"), "{}", lines[7]);
         assert_eq!(lines.last(), Some(&"warning: look here"));
     }

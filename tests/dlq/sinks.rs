@@ -12,9 +12,6 @@ use crate::world::{letters, said, send, sequence, wait_for_letters};
 /// Idempotency key and body.
 type Request = (String, Vec<u8>);
 
-/// Key and body of each request.
-type Seen = Vec<(String, Vec<u8>)>;
-
 /// Notes key and body of every request, and answers with the status it is told.
 #[derive(Clone)]
 struct Receiver {
