@@ -339,7 +339,10 @@ mod tests {
             lines[0],
             "alpha · vejas 0.1.0 · up 1h 1m 1s · bus embedded in .vejas · not ready: flow/x is starting"
         );
-        assert_eq!(lines[2], "UNIT               STATE    RECEIVED  EMITTED  IN/S  OUT/S  DROPPED  DEAD  LAG  OLDEST  REASON");
+        assert_eq!(
+            lines[2],
+            "UNIT               STATE    RECEIVED  EMITTED  IN/S  OUT/S  DROPPED  DEAD  LAG  OLDEST  REASON"
+        );
         assert_eq!(
             lines[3],
             format!(
