@@ -1,5 +1,7 @@
 //! The API over real sockets, and `vejas status` against it.
 
+#![allow(clippy::disallowed_methods)]
+
 mod front;
 
 use std::net::SocketAddr;
@@ -19,17 +21,61 @@ use vejas::ports::bus::{self, Bus, DurableConfig, Start, StreamConfig};
 use vejas::runtime::dead_letters::DeadLetters;
 use vejas::unit::status::{Registry, State};
 
-const GUARDED: &[&str] = &[
-    "/metrics",
-    "/api/v1/status",
-    "/api/v1/units",
-    "/api/v1/units/flow/price",
-    "/api/v1/units/flow/absent",
-    "/api/v1/dlq",
-    "/api/v1/no-such-path",
-    "/",
-];
+/// Paths that need no token.
 const OPEN: &[&str] = &["/healthz", "/readyz"];
+
+/// A letter that is not there, so that every token meets the same.
+const ABSENT: u64 = 999;
+
+/// One request, and the answer to one who may ask.
+#[derive(Debug)]
+struct Endpoint {
+    path: String,
+    method: reqwest::Method,
+    body: &'static str,
+    found: u16,
+}
+
+impl Endpoint {
+    fn new(path: &str, method: reqwest::Method, found: u16) -> Self {
+        Endpoint { path: path.to_owned(), method, body: "", found }
+    }
+}
+
+/// What the OpenAPI document names, each with an example, and what it does not name.
+fn endpoints() -> Vec<Endpoint> {
+    let document = vejas::api::document();
+    let mut endpoints = Vec::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let example = match path.as_str() {
+            "/api/v1/units/{kind}/{name}" => "/api/v1/units/flow/price",
+            "/api/v1/tap" => "/api/v1/tap?subject=orders.*",
+            path => &path.replace("{sequence}", &ABSENT.to_string()),
+        };
+        assert!(!example.contains('{'), "{path} has no example here");
+        for method in operations.as_object().unwrap().keys() {
+            let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let body = match (method.as_str(), path.as_str()) {
+                ("PATCH", "/api/v1/dlq/{sequence}") => r#"{"set":[{"path":"a","value":1}]}"#,
+                ("PUT", "/api/v1/dlq/{sequence}/payload") => "{}",
+                ("POST", "/api/v1/dlq/replay" | "/api/v1/dlq/purge") => r#"{"all":true}"#,
+                ("GET", _) => "",
+                _ => panic!("{method} {path} has no example here"),
+            };
+            let found = if path.contains("{sequence}") { 404 } else { 200 };
+            endpoints.push(Endpoint { body, ..Endpoint::new(example, method, found) });
+        }
+        if operations.get("post").is_none() {
+            endpoints.push(Endpoint::new(example, reqwest::Method::POST, 405));
+        }
+    }
+    assert!(endpoints.len() >= 23, "{endpoints:?}");
+    for path in ["/", "/api/v1/no-such-path", "/api/v1/units/flow/absent"] {
+        endpoints.push(Endpoint::new(path, reqwest::Method::GET, 404));
+    }
+    endpoints.push(Endpoint::new("/api/v1/no-such-path", reqwest::Method::POST, 404));
+    endpoints
+}
 
 fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
     let context = ground.context("alpha");
@@ -48,6 +94,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
         metrics: None,
         stopping: context.stopping,
         loaded,
+        taps: vejas::api::Taps::default(),
     }
 }
 
@@ -76,18 +123,25 @@ fn running_flow(registry: &Registry) -> Arc<vejas::unit::status::Unit> {
     unit
 }
 
+/// What a process sets up for its dead letters before it serves.
+async fn dead_letter_stream(ground: &Ground) {
+    let config = StreamConfig {
+        name: ground.names.dead_letters(),
+        subjects: ground.names.dead_letter_subjects(),
+        ..ground.bus.stream(&ground.names.messages()).await.unwrap().config
+    };
+    ground.bus.ensure_stream(config).await.unwrap();
+    let store = ground.context("alpha").store;
+    store.ensure_bucket(&ground.names.dead_letter_marks_bucket(), None).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_endpoint_but_health_wants_a_token_when_one_is_set() {
     let folder = tempfile::tempdir().unwrap();
     let ground = Ground::open(folder.path()).await;
     let registry = Arc::new(Registry::default());
     running_flow(&registry);
-    let dead_letters = StreamConfig {
-        name: ground.names.dead_letters(),
-        subjects: ground.names.dead_letter_subjects(),
-        ..ground.bus.stream(&ground.names.messages()).await.unwrap().config
-    };
-    ground.bus.ensure_stream(dead_letters).await.unwrap();
+    dead_letter_stream(&ground).await;
     let client = client(None);
     for (write, read) in [(None, None), (Some("w"), None), (None, Some("r")), (Some("w"), Some("r"))] {
         let serving = serve(told(&ground, &registry), Tokens::new(write, read).unwrap(), None).await;
@@ -95,34 +149,147 @@ async fn every_endpoint_but_health_wants_a_token_when_one_is_set() {
             let is_open = write.is_none() && read.is_none();
             let reads = is_open || (token.is_some() && (token == write || token == read));
             let writes = is_open || (token.is_some() && token == write);
-            for path in OPEN.iter().chain(GUARDED) {
-                let ask = async |method: reqwest::Method| {
-                    let mut request = client.request(method, serving.url(path));
-                    if let Some(token) = token {
-                        request = request.bearer_auth(token);
-                    }
-                    request.send().await.unwrap().status().as_u16()
+            for Endpoint { path, method, body, found } in endpoints() {
+                let request = client.request(method.clone(), serving.url(&path));
+                let mut request = request.header("content-type", "application/json").body(body);
+                if let Some(token) = token {
+                    request = request.bearer_auth(token);
+                }
+                // Only the head: a tap never ends.
+                let status = request.send().await.unwrap().status().as_u16();
+                let expected = match (OPEN.contains(&path.as_str()), reads, writes || method == reqwest::Method::GET) {
+                    (true, ..) | (false, true, true) => found,
+                    (false, false, _) => 401,
+                    (false, true, false) => 403,
                 };
-                let case = format!("write {write:?}, read {read:?}, given {token:?}: {path}");
-                let found = match *path {
-                    "/" | "/api/v1/no-such-path" | "/api/v1/units/flow/absent" => 404,
-                    _ => 200,
-                };
-                let guarded = GUARDED.contains(path);
-                let expected = if guarded && !reads { 401 } else { found };
-                assert_eq!(ask(reqwest::Method::GET).await, expected, "GET {case}");
-                let not_allowed = if matches!(*path, "/" | "/api/v1/no-such-path") { 404 } else { 405 };
-                let expected = match (guarded, reads, writes) {
-                    (true, false, _) => 401,
-                    (true, true, false) => 403,
-                    _ => not_allowed,
-                };
-                assert_eq!(ask(reqwest::Method::POST).await, expected, "POST {case}");
+                assert_eq!(status, expected, "write {write:?}, read {read:?}, given {token:?}: {method} {path}");
             }
         }
         serving.ended.cancel();
         serving.task.await.unwrap();
     }
+}
+
+/// `UPDATE_GOLDEN=1` writes it anew; the difference is then for a person to read.
+#[test]
+fn the_openapi_document_is_the_one_in_the_repository_and_all_it_refers_to_is_there() {
+    let document = vejas::api::document();
+    let text = format!("{document:#}\n");
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/openapi.json");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
+        std::fs::write(&golden, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+    assert!(text == expected, "tests/golden/openapi.json is out of date: run this test with UPDATE_GOLDEN=1");
+    for reference in text.split("\"$ref\": \"").skip(1) {
+        let pointer = reference.split('"').next().unwrap().trim_start_matches('#');
+        assert!(document.pointer(pointer).is_some(), "{pointer} is not there");
+    }
+}
+
+/// What the API really answers, held against what its document says of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_json_answer_is_of_the_schema_that_the_document_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let ground = Ground::open(folder.path()).await;
+    let registry = Arc::new(Registry::default());
+    let flow = running_flow(&registry);
+    flow.set_error("http", "it broke", ground.context("x").clock.now());
+    dead_letter_stream(&ground).await;
+    let letter = Outgoing {
+        subject: ground.names.dead_letter(&flow.id),
+        headers: Headers::default(),
+        payload: r#"{"a":1}"#.into(),
+        transport_id: None,
+    };
+    ground.bus.publish(&ground.names.dead_letters().into(), letter, None).await.unwrap();
+    let serving = serve(told(&ground, &registry), Tokens::default(), None).await;
+    let served: Value = json_of(client(None).get(serving.url("/api/v1/openapi.json")).send().await.unwrap()).await;
+    assert_eq!(served, vejas::api::document());
+    let check = |schema: &Value, value: &Value, what: &str| {
+        let mut schema = schema.clone();
+        schema["components"] = served["components"].clone();
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let errors: Vec<String> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{what}: {errors:?}");
+    };
+    let json_answer = "/responses/200/content/application~1json/schema";
+    let mut checked = 0;
+    for (path, operations) in served["paths"].as_object().unwrap() {
+        let Some(schema) = operations.pointer(&format!("/get{json_answer}")) else { continue };
+        let path = path.replace("{kind}", "flow").replace("{name}", "price").replace("{sequence}", "1");
+        let answer: Value = json_of(client(None).get(serving.url(&path)).send().await.unwrap()).await;
+        check(schema, &answer, &path);
+        checked += 1;
+    }
+    assert!(checked >= 6, "{checked}");
+    // Each with the letter that the one before left.
+    for (method, path, body) in [
+        ("patch", "/api/v1/dlq/{sequence}", r#"{"set":[{"path":"a","value":2}]}"#),
+        ("post", "/api/v1/dlq/replay", r#"{"all":true,"dryRun":true,"select":{"limit":5}}"#),
+        ("post", "/api/v1/dlq/purge", r#"{"select":{"unit":"price"}}"#),
+    ] {
+        let operation = &served["paths"][path][method];
+        let taken = operation.pointer("/requestBody/content/application~1json/schema").unwrap();
+        check(taken, &serde_json::from_str(body).unwrap(), path);
+        let url = serving.url(&path.replace("{sequence}", "1"));
+        let request = client(None).request(method.to_uppercase().parse().unwrap(), url);
+        let answer = request.header("content-type", "application/json").body(body).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{method} {path}");
+        check(operation.pointer(json_answer).unwrap(), &json_of(answer).await, path);
+    }
+}
+
+#[test]
+fn who_taps_a_unit_goes_on_with_the_one_that_replaces_it() {
+    let registry = Registry::default();
+    let listener = running_flow(&registry).tap().listen();
+    let replacement = running_flow(&registry);
+    assert!(replacement.tap().is_on());
+    drop(listener);
+    assert!(!replacement.tap().is_on());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tap_that_is_too_far_behind_is_told_how_much_it_misses_and_goes_on() {
+    const BEHIND_MAX: u64 = 10_000;
+    let folder = tempfile::tempdir().unwrap();
+    let ground = Ground::open(folder.path()).await;
+    let stream: Arc<str> = ground.names.messages().into();
+    let message = |number: u64| Outgoing {
+        subject: format!("vx.orders.{}", if number.is_multiple_of(2) { "even" } else { "odd" }),
+        headers: Headers::default(),
+        payload: number.to_string().into(),
+        transport_id: None,
+    };
+    let batch = bus::Batch {
+        stream: Arc::clone(&stream),
+        messages: (1..=BEHIND_MAX + 500).map(message).collect(),
+        expected: Vec::new(),
+    };
+    ground.bus.publish_batch(batch).await.unwrap();
+    let told = told(&ground, &Arc::default());
+    let stopping = told.stopping.clone();
+    let serving = serve(told, Tokens::default(), None).await;
+    let request = client(None).get(serving.url("/api/v1/tap?subject=orders.even")).header("Last-Event-ID", "100");
+    let mut answer = request.send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let mut text = String::new();
+    while !text.contains("id: 10500") {
+        text.push_str(std::str::from_utf8(&answer.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    // 101 to 500 are out of reach.
+    assert!(text.contains("event: gap\ndata: {\"skipped\":400}"), "{}", &text[..500]);
+    assert!(!text.contains("id: 500\n") && text.contains("id: 502\n") && !text.contains("id: 503\n"));
+    stopping.cancel();
+    let mut end = text.split_off(text.len());
+    while let Some(chunk) = answer.chunk().await.unwrap() {
+        end.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    assert!(end.contains("event: end"), "{end}");
+    let refused = client(None).get(serving.url("/api/v1/tap?subject=a")).send().await.unwrap();
+    assert_eq!(refused.status(), 503);
 }
 
 #[tokio::test(flavor = "multi_thread")]

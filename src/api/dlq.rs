@@ -1,42 +1,105 @@
 //! `/api/v1/dlq`: dead letters over HTTP. What each call does is decided in `runtime::dead_letters`.
-//!
-//! | call | what |
-//! | --- | --- |
-//! | `GET /api/v1/dlq?unit=&code=&since=&until=&text=&from=&through=&limit=` | one page; go on with `next` and `through` |
-//! | `GET /api/v1/dlq/{sequence}` | one letter with its headers |
-//! | `GET /api/v1/dlq/{sequence}/payload` | the bytes as they are |
-//! | `PUT /api/v1/dlq/{sequence}/payload` | another payload; answers the new sequence |
-//! | `PATCH /api/v1/dlq/{sequence}` | some fields of a JSON payload: `{"set":[{"path":"a.b","value":1}]}` |
-//! | `POST /api/v1/dlq/replay` | `{"select":{…},"rate":"100/s","dryRun":false}`; one page, or one burst of it |
-//! | `POST /api/v1/dlq/purge` | `{"select":{…}}`, or `{"all":true}`; one page |
+//! The routes are listed here with what the OpenAPI document says of them, and with the limit of their bodies.
 
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, patch, post};
-use axum::{Json, Router};
+use axum::routing::{get, post};
 
 use super::Told;
+use super::routes::{Operation, Route, route};
 use super::status::problem;
 use crate::ports::bus;
 use crate::runtime::config::MESSAGE_BYTES_MAX;
-use crate::runtime::dead_letters::view::{Purge, Replay, Set};
+use crate::runtime::dead_letters::view::{Detail, Edited, Page, Purge, Purged, Replay, Replayed, Set};
 use crate::runtime::dead_letters::{Error, Selection};
 
 /// Largest request that is no payload, in bytes.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-pub(super) fn routes() -> Router<Told> {
-    let payload = get(payload).put(replace).layer(DefaultBodyLimit::max(MESSAGE_BYTES_MAX));
-    Router::new()
-        .route("/api/v1/dlq", get(list))
-        .route("/api/v1/dlq/replay", post(replay))
-        .route("/api/v1/dlq/purge", post(purge))
-        .route("/api/v1/dlq/{sequence}", patch(set).get(detail))
-        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-        .route("/api/v1/dlq/{sequence}/payload", payload)
+const NO_NUMBER: &str = "The sequence is no number, or the request is no JSON.";
+const NONE: &str = "There is no such dead letter.";
+const GONE: &str = "Somebody else removed or changed it meanwhile.";
+const FULL: &str = "The stream or the disk is full.";
+const UNKNOWN: &str = "A field is unknown or of the wrong type.";
+const SELECTION: &str = "The selection makes no sense, or is everything and `all` is not said.";
+
+pub(super) fn routes() -> Vec<Route> {
+    let small = || DefaultBodyLimit::max(REQUEST_BYTES_MAX);
+    let mut routes = vec![
+        route(
+            "/api/v1/dlq",
+            get(list).layer(small()),
+            [Operation::get("One page of dead letters; go on with `next` as `from`, and `through`.")
+                .json::<Page>()
+                .query_of::<Selection>()
+                .refuses(400, "The selection makes no sense.")],
+        ),
+        route(
+            "/api/v1/dlq/{sequence}",
+            get(detail).patch(set).layer(small()),
+            [
+                Operation::get("One dead letter with its headers.")
+                    .json::<Detail>()
+                    .refuses(400, NO_NUMBER)
+                    .refuses(404, NONE),
+                Operation::patch("Some fields of a JSON payload get another value. The letter gets a new sequence.")
+                    .takes::<Set>()
+                    .json::<Edited>()
+                    .refuses(400, NO_NUMBER)
+                    .refuses(404, NONE)
+                    .refuses(409, GONE)
+                    .refuses(413, "The request, or the letter it makes, is too large.")
+                    .refuses(422, "The payload cannot be edited so, or a field is missing.")
+                    .refuses(507, FULL),
+            ],
+        ),
+        route(
+            "/api/v1/dlq/{sequence}/payload",
+            get(payload).put(replace).layer(DefaultBodyLimit::max(MESSAGE_BYTES_MAX)),
+            [
+                Operation::get("The payload as it is.").bytes().refuses(400, NO_NUMBER).refuses(404, NONE),
+                Operation::put("Another payload. The letter gets a new sequence.")
+                    .takes_bytes()
+                    .json::<Edited>()
+                    .refuses(400, NO_NUMBER)
+                    .refuses(404, NONE)
+                    .refuses(409, GONE)
+                    .refuses(413, "The payload is too large.")
+                    .refuses(507, FULL),
+            ],
+        ),
+        route(
+            "/api/v1/dlq/replay",
+            post(replay).layer(small()),
+            [Operation::post(
+                "Gives one page of dead letters, or one burst of it, back to the units that failed on them.",
+            )
+            .takes::<Replay>()
+            .json::<Replayed>()
+            .refuses(400, SELECTION)
+            .refuses(413, "The request is too large.")
+            .refuses(422, UNKNOWN)
+            .refuses(507, FULL)],
+        ),
+        route(
+            "/api/v1/dlq/purge",
+            post(purge).layer(small()),
+            [Operation::post("Removes one page of dead letters.")
+                .takes::<Purge>()
+                .json::<Purged>()
+                .refuses(400, SELECTION)
+                .refuses(413, "The request is too large.")
+                .refuses(422, UNKNOWN)],
+        ),
+    ];
+    for operation in routes.iter_mut().flat_map(|route| &mut route.operations) {
+        operation.refusals.push((503, "The bus does not answer."));
+    }
+    routes
 }
 
 /// What a call ends with when it does not succeed.

@@ -6,12 +6,17 @@ mod access;
 mod dlq;
 mod lag;
 mod metrics;
+mod openapi;
+mod routes;
 mod server;
 mod status;
+mod tap;
 pub mod view;
 
 pub use access::Tokens;
+pub use openapi::document;
 pub use server::{Error, Options, Server};
+pub use tap::{TAPS_MAX, Taps};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -46,6 +51,7 @@ pub struct Told {
     /// Cancelled when the process drains.
     pub stopping: CancellationToken,
     pub loaded: Loaded,
+    pub taps: Taps,
 }
 
 impl std::fmt::Debug for Told {

@@ -1,16 +1,16 @@
-//! The listener of the API and its routes.
+//! The listener of the API.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{self, Tokens};
-use super::{Told, dlq, metrics, status};
+use super::routes::{self, Route};
+use super::{Told, status};
 use crate::connectors::http::server::{self, Listener};
 use crate::connectors::http::tls;
 use crate::unit::rates::SAMPLE_PERIOD;
@@ -78,16 +78,13 @@ async fn sample(told: &Told) {
 }
 
 fn router(told: Told, tokens: Tokens) -> Router {
-    let open = Router::new().route("/healthz", get(status::healthz)).route("/readyz", get(status::readyz));
-    let guarded = Router::new()
-        .route("/metrics", get(metrics::metrics))
-        .route("/api/v1/status", get(status::status))
-        .route("/api/v1/units", get(status::units))
-        .route("/api/v1/units/{kind}/{name}", get(status::unit))
-        .merge(dlq::routes())
+    let with = |routes: Vec<Route>| {
+        routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.service))
+    };
+    let guarded = with(routes::guarded())
         .fallback(status::no_such_path)
         .method_not_allowed_fallback(status::no_such_method)
         // After the routes and the fallbacks, so that it covers both: a stranger learns no paths.
         .layer(from_fn_with_state(tokens, access::guard));
-    guarded.merge(open).with_state(told)
+    guarded.merge(with(routes::open())).with_state(told)
 }

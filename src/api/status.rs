@@ -12,7 +12,7 @@ use super::lag::{self, ASK_WAIT_MAX};
 use super::{Told, view};
 use crate::id::{UnitId, UnitKind};
 use crate::ports::bus::{Error as BusError, StreamInfo};
-use crate::unit::status::State as UnitState;
+use crate::unit::status::{State as UnitState, Unit};
 
 /// Units that one answer of `/readyz` names.
 const REASONS_MAX: usize = 20;
@@ -65,8 +65,7 @@ pub(super) async fn units(State(told): State<Told>) -> Json<view::Units> {
 }
 
 pub(super) async fn unit(State(told): State<Told>, Path((kind, name)): Path<(String, String)>) -> Response {
-    let found = unit_kind(&kind).and_then(|kind| told.registry.get(&UnitId::new(kind, name.as_str())));
-    let Some(unit) = found else {
+    let Some(unit) = unit_named(&told, &format!("{kind}/{name}")) else {
         let detail = format!("no unit {kind}/{name} runs here");
         return problem(StatusCode::NOT_FOUND, "no-such-unit", &detail, Vec::new());
     };
@@ -94,6 +93,12 @@ pub(super) fn problem(status: StatusCode, code: &str, detail: &str, reasons: Vec
     let mut answer = (status, Json(document)).into_response();
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     answer
+}
+
+/// The unit of a name such as `flow/price-orders`.
+pub(super) fn unit_named(told: &Told, name: &str) -> Option<Arc<Unit>> {
+    let (kind, name) = name.split_once('/')?;
+    told.registry.get(&UnitId::new(unit_kind(kind)?, name))
 }
 
 fn unit_kind(text: &str) -> Option<UnitKind> {

@@ -2,6 +2,10 @@
 //!
 //! Fields are only ever added. Durations are seconds, times RFC 3339.
 
+mod tap;
+
+pub use tap::{Payload, TapEnd, TapEvent, TapGap, TapMessage, TapOpen, TapStep};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +124,7 @@ pub struct Lag {
 }
 
 impl Unit {
-    pub(super) fn new(view: status::UnitView, rates: rates::Rates, lag: Option<Lag>) -> Self {
+    pub(in crate::api) fn new(view: status::UnitView, rates: rates::Rates, lag: Option<Lag>) -> Self {
         Unit {
             unit: view.unit,
             state: state_text(view.state).to_owned(),
@@ -147,7 +151,7 @@ impl Unit {
     }
 }
 
-pub(super) fn state_text(state: status::State) -> &'static str {
+pub(in crate::api) fn state_text(state: status::State) -> &'static str {
     match state {
         status::State::Starting => "starting",
         status::State::Running => "running",

@@ -70,6 +70,20 @@ pub fn run(args: &Args) -> Exit {
     if checked.problems.iter().any(fails) { Exit::Problems } else { Exit::Ok }
 }
 
+/// The manifests below `paths`, checked as by the command with its defaults and without a look at the environment.
+pub(super) fn of(paths: Vec<PathBuf>) -> std::io::Result<Checked> {
+    let address = |text: &str| text.parse().expect("a default is an address");
+    let args = Args {
+        paths,
+        output: Output::Human,
+        deny_warnings: false,
+        no_env: true,
+        api_address: address(API_ADDRESS_DEFAULT),
+        listen_default: address(LISTEN_DEFAULT),
+    };
+    Ok(check(&args, &gather(&args.paths)?))
+}
+
 fn gather(paths: &[PathBuf]) -> std::io::Result<Tree> {
     let mut files: Vec<PathBuf> = paths.to_vec();
     let stdin = files.iter().any(|path| path.as_os_str() == "-");

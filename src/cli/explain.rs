@@ -1,4 +1,9 @@
-//! `vejas explain`: the page of a code, the functions of the language, the documentation of a kind or field.
+//! `vejas explain`: the page of a code, the functions of the language, the documentation of a kind or field, and what a
+//! unit guarantees.
+
+mod unit;
+
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -6,16 +11,22 @@ use super::exit::Exit;
 use super::output;
 use super::schema::{kind_named, unknown_kind};
 use crate::language;
+use crate::manifest::check::CheckedManifest;
 use crate::manifest::codes::Code;
 use crate::manifest::problem::did_you_mean;
 use crate::manifest::{generate, shape};
 
-/// Explain a code (VJ0007), a kind or field (Sink.http.url), or list the language's functions (functions).
+/// Explain a code (VJ0007), a kind or field (Sink.http.url), or a unit (sink/erp); or list the language's functions.
+///
+/// Of a unit it tells, from the manifests alone, what it does and what holds when something goes wrong.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A code, `functions`, or a kind with a path of fields behind it; all codes and kinds when left out.
-    #[arg(value_name = "CODE|functions|KIND[.FIELD…]")]
+    /// A code, `functions`, a kind with a path of fields behind it, or a unit; all codes and kinds when left out.
+    #[arg(value_name = "CODE|functions|KIND[.FIELD…]|UNIT")]
     what: Option<String>,
+    /// Folder or file of manifests that has the unit.
+    #[arg(long, env = "VEJAS_MANIFESTS", default_value = "manifests")]
+    manifests: PathBuf,
 }
 
 pub fn run(args: &Args) -> Exit {
@@ -37,6 +48,9 @@ pub fn run(args: &Args) -> Exit {
         functions.iter().for_each(|f| output::line(&format!("{:width$}  {}", f.name, f.summary)));
         return Exit::Ok;
     }
+    if what.contains('/') {
+        return explain_unit(what, args.manifests.clone());
+    }
     let (kind, path) = what.split_once('.').unwrap_or((what, ""));
     match kind_named(kind) {
         Some(kind) => match field(kind, path) {
@@ -51,6 +65,34 @@ pub fn run(args: &Args) -> Exit {
         },
         None => unknown_kind(kind),
     }
+}
+
+fn explain_unit(wanted: &str, manifests: PathBuf) -> Exit {
+    let checked = match super::check::of(vec![manifests.clone()]) {
+        Ok(checked) => checked,
+        Err(error) => {
+            output::error(&format!("error: {error}"));
+            return Exit::Failed;
+        }
+    };
+    let id_of = |checked: &CheckedManifest| checked.manifest.unit().map(|id| id.to_string());
+    let found = checked.manifests.iter().find(|one| id_of(one).as_deref() == Some(wanted));
+    if let Some(text) = found.and_then(unit::text) {
+        output::line(text.trim_end());
+        return Exit::Ok;
+    }
+    let names: Vec<String> = checked.manifests.iter().filter_map(id_of).collect();
+    let help = match did_you_mean(wanted, names.iter().map(String::as_str)) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None if names.is_empty() => "there are none".to_owned(),
+        None => format!("there are: {}", names.join(", ")),
+    };
+    let path = manifests.display();
+    output::error(&format!("error: no sound manifest below {path} declares `{wanted}`; {help}"));
+    if checked.has_errors() {
+        output::error(&format!("some manifests have errors: see `vejas check {path}`"));
+    }
+    Exit::Usage
 }
 
 fn overview() {

@@ -10,6 +10,7 @@ pub mod output;
 pub mod run;
 pub mod schema;
 pub mod status;
+pub mod tap;
 pub mod test;
 
 use clap::{Parser, Subcommand};
@@ -33,6 +34,7 @@ enum Command {
     Test(test::Args),
     Status(status::Args),
     Dlq(Box<dlq::Args>),
+    Tap(tap::Args),
     Explain(explain::Args),
     New(new::Args),
     Schema(schema::Args),
@@ -61,6 +63,7 @@ pub fn main() -> Exit {
         Command::Test(args) => test::run(&args),
         Command::Status(args) => status::main(args),
         Command::Dlq(args) => dlq::main(*args),
+        Command::Tap(args) => tap::main(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),

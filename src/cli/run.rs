@@ -221,6 +221,7 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
         metrics: Some(handle.metrics.clone()),
         stopping: handle.draining.clone(),
         loaded: loaded.clone(),
+        taps: api::Taps::default(),
     };
     let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });
     let options = api::Options { address: handle.config.api_addr.clone(), tls, tokens };

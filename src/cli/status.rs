@@ -1,7 +1,7 @@
 //! `vejas status`: what a running process says about itself.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -14,7 +14,7 @@ pub(super) const SERVER_DEFAULT: &str = "http://127.0.0.1:8686";
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The time between two looks of `--watch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(2);
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(15);
+pub(super) const ANSWER_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Longest reason shown in a table, in characters; JSON has all of it.
 const REASON_CHARS_MAX: usize = 60;
 
@@ -66,6 +66,11 @@ pub enum Error {
 }
 
 pub(super) fn main(args: Args) -> Exit {
+    block_on(run(args))
+}
+
+/// Runs a command that asks a process, and says how it went.
+pub(super) fn block_on(command: impl Future<Output = Result<(), Error>>) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -73,7 +78,7 @@ pub(super) fn main(args: Args) -> Exit {
             return Exit::Failed;
         }
     };
-    match runtime.block_on(run(args)) {
+    match runtime.block_on(command) {
         Ok(()) => Exit::Ok,
         Err(error) => {
             eprintln!("vejas: {error}");
@@ -140,10 +145,7 @@ async fn watch(args: &Args) -> Result<(), Error> {
 /// Asks for the status of the process at `args.server`.
 pub async fn fetch(args: &Args) -> Result<view::Status, Error> {
     let server = args.server.trim_end_matches('/').to_owned();
-    if !(server.starts_with("http://") || server.starts_with("https://")) {
-        return Err(Error::Server { server });
-    }
-    let client = client(args)?;
+    let client = client(&server, args.ca.as_deref(), Some(ANSWER_WAIT_MAX))?;
     let mut request = client.get(format!("{server}/api/v1/status"));
     if let Some(token) = &args.token {
         request = request.bearer_auth(token);
@@ -152,33 +154,43 @@ pub async fn fetch(args: &Args) -> Result<view::Status, Error> {
     let answer = request.send().await.map_err(unreachable)?;
     let status = answer.status();
     let body = answer.bytes().await.map_err(unreachable)?;
-    if status.as_u16() == 401 {
-        return Err(match args.token {
-            None => Error::TokenMissing { server },
-            Some(_) => Error::TokenWrong { server },
-        });
-    }
     if !status.is_success() {
-        let detail = serde_json::from_slice::<view::Problem>(&body).map_or_else(|_| String::new(), |p| p.detail);
-        return Err(Error::Refused { server, status: status.as_u16(), detail });
+        return Err(refusal(server, status.as_u16(), &body, args.token.is_some()));
     }
     serde_json::from_slice(&body).map_err(|error| Error::Foreign { server, reason: error.to_string() })
 }
 
-pub(super) fn client(args: &Args) -> Result<reqwest::Client, Error> {
+/// What an answer that is none says.
+pub(super) fn refusal(server: String, status: u16, body: &[u8], with_token: bool) -> Error {
+    match (status, with_token) {
+        (401, false) => Error::TokenMissing { server },
+        (401, true) => Error::TokenWrong { server },
+        _ => {
+            let detail = serde_json::from_slice::<view::Problem>(body).map_or_else(|_| String::new(), |p| p.detail);
+            Error::Refused { server, status, detail }
+        }
+    }
+}
+
+/// A client for the API of `server`. Without `answer_max` an answer may go on for ever.
+pub(super) fn client(server: &str, ca: Option<&Path>, answer_max: Option<Duration>) -> Result<reqwest::Client, Error> {
+    if !(server.starts_with("http://") || server.starts_with("https://")) {
+        return Err(Error::Server { server: server.to_owned() });
+    }
     // Fails when the process has a provider already, and then there is nothing to do.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = reqwest::Client::builder()
-        .connect_timeout(CONNECT_WAIT_MAX)
-        .timeout(ANSWER_WAIT_MAX)
-        .redirect(reqwest::redirect::Policy::none());
-    if let Some(path) = &args.ca {
-        let unreadable = |reason: String| Error::Certificates { path: path.clone(), reason };
+    let mut builder =
+        reqwest::Client::builder().connect_timeout(CONNECT_WAIT_MAX).redirect(reqwest::redirect::Policy::none());
+    if let Some(answer_max) = answer_max {
+        builder = builder.timeout(answer_max);
+    }
+    if let Some(path) = ca {
+        let unreadable = |reason: String| Error::Certificates { path: path.to_owned(), reason };
         let pem = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
         let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unreadable(cause(&error)))?;
         builder = builder.tls_certs_merge(certificates);
     }
-    builder.build().map_err(|error| Error::Unreachable { server: args.server.clone(), reason: cause(&error) })
+    builder.build().map_err(|error| Error::Unreachable { server: server.to_owned(), reason: cause(&error) })
 }
 
 /// The innermost error: that is the one a person can act on.

@@ -10,9 +10,10 @@ use crate::flow::message::Outgoing;
 use crate::ports::bus::{Batch, Delivery, Durable, Settlement};
 use crate::ports::clock::SharedClock;
 use crate::ports::store::{Condition, Outcome, Store, Write};
-use crate::transforms::{Passage, Passed, Pipeline, Stamp};
+use crate::transforms::{Passage, Passed, Pipeline, Stamp, Watch};
 use crate::unit::context::Context;
 use crate::unit::status;
+use crate::unit::tap::Tap;
 
 /// Messages between two points where the task lets others run.
 const MESSAGES_UNTIL_YIELD: usize = 64;
@@ -29,6 +30,7 @@ pub(super) struct Task {
     messages: Arc<str>,
     dead_letters: Arc<str>,
     dedupe_bucket: String,
+    tap: Arc<Tap>,
 }
 
 /// What has to be settled for one batch, and what is to be counted once it is.
@@ -97,28 +99,35 @@ impl Task {
             messages: Arc::from(context.names.messages()),
             dead_letters: Arc::from(context.names.dead_letters()),
             dedupe_bucket: context.names.dedupe_bucket(),
+            tap: Arc::clone(flow.unit.tap()),
         }
+    }
+
+    /// Whoever listens to the flow, if anybody does. Asked once for a batch, which is then told of as a whole or not.
+    fn watch(&self) -> Option<&dyn Watch> {
+        self.tap.is_on().then_some(&*self.tap)
     }
 }
 
 pub(super) async fn process(task: Arc<Task>, deliveries: Vec<Delivery>) -> Processed {
+    let watch = task.watch();
     let mut passing = Vec::with_capacity(deliveries.len());
     for (nth, delivery) in deliveries.into_iter().enumerate() {
         if nth % MESSAGES_UNTIL_YIELD == MESSAGES_UNTIL_YIELD - 1 {
             tokio::task::yield_now().await;
         }
-        passing.push(Passage::start(&task.pipeline, delivery.message, delivery.attempt));
+        passing.push(Passage::start(&task.pipeline, delivery.message, delivery.attempt, watch));
     }
     while passing.iter().any(Passage::waits) {
-        pass_marks(&task, &mut passing).await;
+        pass_marks(&task, &mut passing, watch).await;
     }
     let now = task.clock.now();
-    let passed = passing.into_iter().map(|passage| passage.finish(&task.stamp, now));
+    let passed = passing.into_iter().map(|passage| passage.finish(&task.stamp, now, watch));
     Processed { parts: passed.collect() }
 }
 
 /// Asks for the marks of everything that waits and goes on with what passes: one round trip for the batch.
-async fn pass_marks(task: &Task, passing: &mut [Passage]) {
+async fn pass_marks(task: &Task, passing: &mut [Passage], watch: Option<&dyn Watch>) {
     let mut writes = Vec::new();
     let mut waiting = Vec::new();
     for (at, passage) in passing.iter().enumerate() {
@@ -154,6 +163,6 @@ async fn pass_marks(task: &Task, passing: &mut [Passage]) {
         });
     }
     for (passage, own) in passing.iter_mut().zip(&own) {
-        passage.resume(&task.pipeline, own);
+        passage.resume(&task.pipeline, own, watch);
     }
 }

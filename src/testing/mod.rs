@@ -134,13 +134,13 @@ impl<'a> Case<'a> {
         for (at, input) in self.test.input.iter().enumerate() {
             let message = self.message(at, input, &names);
             let now = message.time;
-            let mut passage = Passage::start(&pipeline, message, 1);
+            let mut passage = Passage::start(&pipeline, message, 1, None);
             while passage.waits() {
                 let wanted = passage.marks(&pipeline, &stream);
                 let own: Vec<bool> = wanted.into_iter().map(|mark| marks.take(mark, now)).collect();
-                passage.resume(&pipeline, &own);
+                passage.resume(&pipeline, &own, None);
             }
-            outcome.add(&names, passage.finish(&stamp, now));
+            outcome.add(&names, passage.finish(&stamp, now, None));
         }
         Ok(outcome)
     }

@@ -17,6 +17,7 @@ mod place;
 mod route;
 mod split;
 mod validate;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use order::Ordering;
 pub use passage::{Mark, Passage, Passed, Stamp};
 pub use pipeline::{Emission, Event, PARTS_MAX, Pipeline, Progress, Waiting};
 pub use place::{Locator, Place};
+pub use watch::{Became, Seen, Watch};
 
 use crate::flow::failure::Failure;
 
@@ -65,6 +67,19 @@ impl Verb {
             Verb::Lookup(step) => step.apply(event),
             Verb::Dedupe(step) => step.apply(event),
             Verb::Route(step) => step.apply(event),
+        }
+    }
+
+    /// As manifests write it.
+    fn name(&self) -> &'static str {
+        match self {
+            Verb::Validate(_) => "validate",
+            Verb::Filter(_) => "filter",
+            Verb::Map(_) => "map",
+            Verb::Split(_) => "split",
+            Verb::Lookup(_) => "lookup",
+            Verb::Dedupe(_) => "dedupe",
+            Verb::Route(_) => "route",
         }
     }
 

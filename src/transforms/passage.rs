@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use super::watch::{Became, Looking, Seen, Watch};
 use super::{Emission, Pipeline, Progress};
 use crate::flow::dead_letter::{self, Death, dead_letter};
 use crate::flow::failure::Failure;
@@ -33,6 +34,8 @@ pub struct Passage {
     message: Stored,
     attempt: u32,
     result: Result<Progress, Failure>,
+    /// Who looks on has heard of the failure.
+    told_failure: bool,
 }
 
 /// A mark that a waiting part needs: it passes when the key is new or marked by the same owner.
@@ -56,13 +59,15 @@ pub struct Passed {
 }
 
 impl Passage {
-    /// Runs the steps up to the end or to the first `dedupe`.
-    pub fn start(pipeline: &Pipeline, message: Stored, attempt: u32) -> Self {
+    /// Runs the steps up to the end or to the first `dedupe`, while `watch` looks on.
+    pub fn start(pipeline: &Pipeline, message: Stored, attempt: u32, watch: Option<&dyn Watch>) -> Self {
+        let mut looking = watch.map(|watch| Looking::new(watch, &message, attempt));
         let result = guarded(&pipeline.unit, || {
             check_hops(&message)?;
-            pipeline.start(&message)
+            pipeline.start_watched(&message, looking.as_mut())
         });
-        Passage { message, attempt, result }
+        let told_failure = looking.is_some_and(|looking| looking.told_failure);
+        Passage { message, attempt, result, told_failure }
     }
 
     /// Whether parts wait for their marks.
@@ -83,34 +88,45 @@ impl Passage {
     }
 
     /// Goes on with the parts whose mark is their own; `own` is in the order of [`Passage::marks`].
-    pub fn resume(&mut self, pipeline: &Pipeline, own: &[bool]) {
+    pub fn resume(&mut self, pipeline: &Pipeline, own: &[bool], watch: Option<&dyn Watch>) {
         let Ok(progress) = &mut self.result else { return };
         let waiting = std::mem::take(&mut progress.waiting);
+        let mut looking = watch.map(|watch| Looking::new(watch, &self.message, self.attempt));
         let result = guarded(&pipeline.unit, || {
             // Parts of one message share its origin: among them only the first of a key passes.
             let mut seen = BTreeSet::new();
             for (nth, part) in waiting.into_iter().enumerate() {
                 let first = seen.insert(part.key.clone());
-                if first && own.get(nth).copied().unwrap_or(false) {
-                    pipeline.resume(part, progress)?;
+                let passes = first && own.get(nth).copied().unwrap_or(false);
+                if let Some(looking) = &mut looking {
+                    pipeline.see_mark(&part, passes, looking);
+                }
+                if passes {
+                    pipeline.resume_watched(part, progress, looking.as_mut())?;
                 } else {
                     progress.ended += 1;
                 }
             }
             Ok(())
         });
+        self.told_failure |= looking.is_some_and(|looking| looking.told_failure);
         if let Err(failure) = result {
             self.result = Err(failure);
         }
     }
 
     /// What is to be stored. `now` is the time of death, should it come to that.
-    pub fn finish(self, stamp: &Stamp, now: Timestamp) -> Passed {
-        let Passage { message, attempt, result } = self;
+    pub fn finish(self, stamp: &Stamp, now: Timestamp, watch: Option<&dyn Watch>) -> Passed {
+        let Passage { message, attempt, result, told_failure } = self;
         let settled = result.and_then(|progress| Ok((emit(stamp, &message, progress.emissions)?, progress.ended)));
         match settled {
             Ok((outputs, ended)) => Passed { input: message.sequence, outputs, letter: None, ended },
             Err(failure) => {
+                // Beside the steps: the payload is not JSON, a step broke off, an output is too large.
+                if let (Some(watch), false) = (watch, told_failure) {
+                    let (before, became) = (message.payload.clone(), Became::Failed(failure.clone()));
+                    watch.see(&message, attempt, Seen { number: None, verb: "unit", before, became });
+                }
                 let death =
                     Death { unit: &stamp.unit, digest: &stamp.digest, attempts: attempt, failure: &failure, last: now };
                 let letter = dead_letter(&stamp.names, &message, &death);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::watch::{self, Became, Looking, Seen, Watcher};
 use super::{Next, Place, Verb};
 use crate::flow::dead_letter::business_id;
 use crate::flow::failure::Failure;
@@ -72,6 +73,11 @@ impl Pipeline {
 
     /// Runs the steps up to the end or to the first `dedupe`.
     pub fn start(&self, message: &Stored) -> Result<Progress, Failure> {
+        self.start_watched(message, None)
+    }
+
+    /// The same while somebody may look on.
+    pub(super) fn start_watched(&self, message: &Stored, watch: Watcher<'_, '_>) -> Result<Progress, Failure> {
         let mut progress = Progress::default();
         let event = if self.reads_events {
             Event::of(message, self.reads_meta)
@@ -80,13 +86,30 @@ impl Pipeline {
             let input = Input { event: Value::Null, meta: Meta::default() };
             Event { input, payload: Some(message.payload.clone()) }
         };
-        self.advance(event, 0, &mut progress)?;
+        self.advance(event, 0, &mut progress, watch)?;
         Ok(progress)
     }
 
     /// Goes on with a part whose mark was new or its own.
     pub fn resume(&self, waiting: Waiting, progress: &mut Progress) -> Result<(), Failure> {
-        self.advance(waiting.event, waiting.step + 1, progress)
+        self.resume_watched(waiting, progress, None)
+    }
+
+    /// The same while somebody may look on.
+    pub(super) fn resume_watched(
+        &self,
+        waiting: Waiting,
+        progress: &mut Progress,
+        watch: Watcher<'_, '_>,
+    ) -> Result<(), Failure> {
+        self.advance(waiting.event, waiting.step + 1, progress, watch)
+    }
+
+    /// Tells whether the mark of a waiting part lets it pass.
+    pub(super) fn see_mark(&self, waiting: &Waiting, passes: bool, watch: &mut Looking<'_>) {
+        let before = waiting.event.to_payload();
+        let became = if passes { Became::Passed(before.clone()) } else { Became::Ended };
+        watch.see(Seen { number: Some(waiting.step + 1), verb: self.verbs[waiting.step].name(), before, became });
     }
 
     /// How long the mark of a waiting part lives.
@@ -97,16 +120,26 @@ impl Pipeline {
         }
     }
 
-    fn advance(&self, event: Event, step: usize, progress: &mut Progress) -> Result<(), Failure> {
+    fn advance(
+        &self,
+        event: Event,
+        step: usize,
+        progress: &mut Progress,
+        mut watch: Watcher<'_, '_>,
+    ) -> Result<(), Failure> {
         // A stack instead of recursion: the depth is the manifest's, the width the message's.
         let mut stack = vec![(event, step)];
         let mut parts = 1_usize;
         while let Some((mut event, step)) = stack.pop() {
             let Some(verb) = self.verbs.get(step) else {
+                self.see_end(&event, &mut watch);
                 self.finish(event, self.to, progress);
                 continue;
             };
-            match verb.apply(&mut event)? {
+            let before = watch::before(&watch, &event);
+            let next = verb.apply(&mut event);
+            watch::tell(&mut watch, before, (step + 1, verb), &event, &next, &self.subjects);
+            match next? {
                 Next::On => stack.push((event, step + 1)),
                 Next::Ended => progress.ended += 1,
                 Next::Emit(subject) => self.finish(event, Some(subject), progress),
@@ -127,6 +160,13 @@ impl Pipeline {
             }
         }
         Ok(())
+    }
+
+    /// Tells of what came through all steps.
+    fn see_end(&self, event: &Event, watch: &mut Watcher<'_, '_>) {
+        let Some(watch) = watch else { return };
+        let became = self.to.map_or(Became::Ended, |to| Became::Emitted(Arc::clone(&self.subjects[to])));
+        watch.see(Seen { number: Some(self.verbs.len() + 1), verb: "to", before: event.to_payload(), became });
     }
 
     fn finish(&self, event: Event, subject: Option<usize>, progress: &mut Progress) {
@@ -194,6 +234,13 @@ impl Event {
     fn into_payload(self) -> Bytes {
         match self.payload {
             Some(payload) => payload,
+            None => language::json::to_bytes(&self.input.event),
+        }
+    }
+
+    pub(super) fn to_payload(&self) -> Bytes {
+        match &self.payload {
+            Some(payload) => payload.clone(),
             None => language::json::to_bytes(&self.input.event),
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::rates::{Rates, Sample, Window};
+use super::tap::Tap;
 use crate::flow::failure::Failure;
 use crate::id::UnitId;
 use crate::ports::bus::Durable;
@@ -90,6 +91,7 @@ pub struct Unit {
     changing: Mutex<Changing>,
     durable: Mutex<Option<Durable>>,
     window: Mutex<Window>,
+    tap: Arc<Tap>,
     received: Counter,
     emitted: Counter,
     dropped: Counter,
@@ -167,6 +169,11 @@ impl Unit {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner).breaker = Some(breaker);
     }
 
+    /// Where it tells what becomes of each message, to those who listen.
+    pub fn tap(&self) -> &Arc<Tap> {
+        &self.tap
+    }
+
     fn sample(&self, at: Duration) -> Sample {
         Sample { at, received: self.received.total.load(Relaxed), emitted: self.emitted.total.load(Relaxed) }
     }
@@ -212,15 +219,18 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Adds a unit, or replaces one of the same name.
+    /// Adds a unit, or replaces one of the same name; who listens to that goes on with the new one.
     pub fn add(&self, id: UnitId, digest: &[u8; 32], declared: String) -> Arc<Unit> {
         let digest = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
+        let tap = units.get(&id).map(|replaced| Arc::clone(&replaced.tap)).unwrap_or_default();
         let unit = Arc::new(Unit {
             digest,
             declared,
             changing: Mutex::new(Changing { state: State::Starting, reason: None, last_error: None, breaker: None }),
             durable: Mutex::new(None),
             window: Mutex::default(),
+            tap,
             received: Counter::new("vejas_unit_received_total", &id),
             emitted: Counter::new("vejas_unit_emitted_total", &id),
             dropped: Counter::new("vejas_unit_dropped_total", &id),
@@ -229,7 +239,7 @@ impl Registry {
             refused: Counter::new("vejas_unit_refused_total", &id),
             id: id.clone(),
         });
-        self.units.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&unit));
+        units.insert(id, Arc::clone(&unit));
         unit
     }
 

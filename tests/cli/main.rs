@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod completions;
+mod explain_unit;
 mod flow_tests;
 mod generated;
 mod scale;

@@ -9,3 +9,4 @@ mod seeing;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
+mod tap;

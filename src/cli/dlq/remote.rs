@@ -8,7 +8,7 @@ use reqwest::{Method, RequestBuilder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::super::status::{self, Output, cause};
+use super::super::status::{self, cause};
 use crate::api::view::Problem;
 use crate::runtime::dead_letters::Selection;
 use crate::runtime::dead_letters::view::{Detail, Edited, Page};
@@ -34,12 +34,8 @@ pub struct Remote {
 impl Remote {
     pub fn new(server: String, token: Option<String>, ca: Option<PathBuf>) -> Result<Self, RemoteError> {
         let server = server.trim_end_matches('/').to_owned();
-        if !(server.starts_with("http://") || server.starts_with("https://")) {
-            return Err(status::Error::Server { server }.into());
-        }
-        let args = status::Args { server, token, ca, output: Output::Json, watch: false };
-        let client = status::client(&args)?;
-        Ok(Remote { client, server: args.server, token: args.token.filter(|token| !token.is_empty()) })
+        let client = status::client(&server, ca.as_deref(), Some(status::ANSWER_WAIT_MAX))?;
+        Ok(Remote { client, server, token: token.filter(|token| !token.is_empty()) })
     }
 
     pub fn server(&self) -> &str {

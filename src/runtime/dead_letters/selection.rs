@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -19,7 +20,7 @@ pub const PAGE_LETTERS_MAX: usize = 1_000;
 const TEXT_BYTES_MAX: usize = 1_024;
 
 /// A filter and a place in the stream. Nothing said is everything.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Selection {
     /// This letter only.

@@ -2,6 +2,7 @@
 //!
 //! Fields are only ever added. Times are RFC 3339.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::selection::Selection;
@@ -9,8 +10,9 @@ use crate::flow::dead_letter;
 use crate::flow::message::{self, Stored};
 
 /// One dead letter without its payload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DeadLetter")]
 pub struct Letter {
     /// Names the letter. An edit gives it a new one.
     pub sequence: u64,
@@ -67,15 +69,16 @@ impl Letter {
 }
 
 /// A letter with its headers. The payload is asked for by itself: it is bytes, whatever they are.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DeadLetterDetail")]
 pub struct Detail {
     pub letter: Letter,
     /// In the order they are stored.
     pub headers: Vec<Header>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
     pub name: String,
     pub value: String,
@@ -89,8 +92,9 @@ impl Detail {
 }
 
 /// Some letters, by sequence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DeadLetterPage")]
 pub struct Page {
     pub letters: Vec<Letter>,
     /// Where the next page begins (`from`); none at the end. A page may be short, even empty, and have a next one.
@@ -100,7 +104,7 @@ pub struct Page {
 }
 
 /// What to replay.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Replay {
     pub select: Selection,
@@ -114,7 +118,7 @@ pub struct Replay {
 }
 
 /// What was replayed, or would be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Replayed {
     pub letters: Vec<Letter>,
@@ -128,7 +132,7 @@ pub struct Replayed {
     pub pause_seconds: f64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
     pub sequence: u64,
@@ -137,7 +141,7 @@ pub struct Refused {
 }
 
 /// What to remove.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Purge {
     pub select: Selection,
@@ -145,7 +149,7 @@ pub struct Purge {
     pub all: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Purged {
     pub removed: u64,
@@ -154,22 +158,24 @@ pub struct Purged {
 }
 
 /// Some fields of a JSON payload, each with a new value.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Set {
     pub set: Vec<Field>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "SetField")]
 pub struct Field {
     /// `order.items[0].price`.
     pub path: String,
+    #[schemars(with = "serde_json::Value")]
     pub value: Box<serde_json::value::RawValue>,
 }
 
 /// The letter that took the place of an edited one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Edited {
     pub sequence: u64,
 }

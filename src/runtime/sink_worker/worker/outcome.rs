@@ -7,6 +7,8 @@ use crate::flow::breaker::RETRY_AFTER_MAX;
 use crate::flow::dead_letter::{Death, dead_letter};
 use crate::flow::failure::Failure;
 use crate::ports::sink::Delivered;
+use crate::transforms::{Became, Seen};
+use crate::unit::tap::Record;
 
 impl Worker {
     pub(super) fn landed(&mut self, landed: Landed) {
@@ -30,7 +32,11 @@ impl Worker {
             }
         }
         let alone = landed.sequences.len() == 1;
+        let tapped = self.spec.unit.tap().is_on();
         for (sequence, outcome) in landed.sequences.into_iter().zip(landed.outcomes) {
+            if tapped {
+                self.tell(sequence, &outcome);
+            }
             match outcome {
                 Delivered::Done => {
                     self.failures.forget(sequence);
@@ -54,6 +60,17 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Tells those who look at the sink what became of one delivery.
+    fn tell(&self, sequence: u64, outcome: &Delivered) {
+        let held = self.hand.get(sequence);
+        let became = match outcome {
+            Delivered::Done => Became::Delivered,
+            Delivered::Permanent(failure) | Delivered::Transient { failure, .. } => Became::Failed(failure.clone()),
+        };
+        let seen = Seen { number: None, verb: "deliver", before: held.message.payload.clone(), became };
+        self.spec.unit.tap().tell(Record::new(&held.message, held.attempt(), seen));
     }
 
     pub(super) fn try_again(&mut self, sequence: u64, counts: bool, retry_after: Option<Duration>, now: Duration) {
