@@ -18,6 +18,7 @@ use vejas::connectors::http::tls;
 use vejas::flow::message::{Headers, Outgoing};
 use vejas::id::{UnitId, UnitKind};
 use vejas::ports::bus::{self, Bus, DurableConfig, Start, StreamConfig};
+use vejas::runtime::config::MESSAGE_BYTES_MAX;
 use vejas::runtime::dead_letters::DeadLetters;
 use vejas::unit::status::{Registry, State};
 
@@ -249,6 +250,28 @@ fn who_taps_a_unit_goes_on_with_the_one_that_replaces_it() {
     assert!(replacement.tap().is_on());
     drop(listener);
     assert!(!replacement.tap().is_on());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_may_be_as_large_as_a_message_and_any_other_request_1_mib() {
+    let folder = tempfile::tempdir().unwrap();
+    let ground = Ground::open(folder.path()).await;
+    dead_letter_stream(&ground).await;
+    let serving = serve(told(&ground, &Arc::default()), Tokens::default(), None).await;
+    let send = async |method: &str, path: &str, body: String| {
+        let request = client(None).request(method.parse().unwrap(), serving.url(path)).body(body);
+        request.header("content-type", "application/json").send().await.unwrap().status().as_u16()
+    };
+    let selecting = |bytes: usize| format!(r#"{{"all":true}}{}"#, " ".repeat(bytes - 12));
+    for path in ["/api/v1/dlq/replay", "/api/v1/dlq/purge"] {
+        assert_eq!(send("POST", path, selecting(1 << 20)).await, 200, "{path}");
+        assert_eq!(send("POST", path, selecting((1 << 20) + 1)).await, 413, "{path}");
+    }
+    assert_eq!(send("PATCH", "/api/v1/dlq/999", " ".repeat((1 << 20) + 1)).await, 413);
+    // Read whole, so that what is refused is the letter.
+    let payload = |bytes: usize| "x".repeat(bytes);
+    assert_eq!(send("PUT", "/api/v1/dlq/999/payload", payload(MESSAGE_BYTES_MAX)).await, 404);
+    assert_eq!(send("PUT", "/api/v1/dlq/999/payload", payload(MESSAGE_BYTES_MAX + 1)).await, 413);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,12 +1,12 @@
 //! Pipelines built from YAML steps, fed with messages.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Parts, Pipeline, Progress, build};
+use super::{Became, Parts, Passage, Pipeline, Progress, Seen, Stamp, Watch, build};
 use crate::flow::failure::Failure;
 use crate::flow::message::{Headers, ID, Stored};
 use crate::id::{Names, UnitId, UnitKind};
@@ -237,4 +237,62 @@ fn dedupe_waits_with_a_key_of_its_own_and_goes_on_when_told() {
     assert_eq!(key_of(r#"{"id":"x"}"#), key);
     assert_ne!(key_of(r#"{"id":"1"}"#), key_of(r#"{"id":1}"#));
     assert_eq!(pipeline.start(&message(r#"{"id":null}"#)).unwrap_err().code, "dedupe");
+}
+
+/// Writes down who told what.
+#[derive(Default)]
+struct Notes(Mutex<Vec<(&'static str, &'static str)>>);
+
+impl Watch for Notes {
+    fn see(&self, message: &Stored, attempt: u32, seen: Seen) {
+        assert_eq!((message.sequence, attempt), (1, 3));
+        let outcome = match seen.became {
+            Became::Passed(_) => "passed",
+            Became::Ended => "ended",
+            Became::Emitted(_) => "emitted",
+            Became::Split { .. } => "split",
+            Became::Failed(_) => "failed",
+            Became::Delivered => "delivered",
+        };
+        self.0.lock().unwrap().push((seen.verb, outcome));
+    }
+}
+
+#[test]
+fn who_looks_on_hears_of_every_step_and_of_a_failure_once_and_changes_nothing() {
+    let yaml =
+        "from: in\nsteps: [{ split: .items }, { dedupe: { key: .id, within: 10m } }, { map: .n = int!(.n) }]\nto: out";
+    let pipeline = pipeline(yaml);
+    let stamp = Stamp {
+        unit: UnitId::new(UnitKind::Flow, "f"),
+        digest: "d".to_owned(),
+        names: Names::default(),
+        message_bytes_max: 1_000,
+        transport_ids: false,
+    };
+    let pass = |payload: &str, watch: Option<&dyn Watch>| {
+        let mut passage = Passage::start(&pipeline, message(payload), 3, watch);
+        while passage.waits() {
+            let own = vec![true; passage.marks(&pipeline, "S").len()];
+            passage.resume(&pipeline, &own, watch);
+        }
+        format!("{:?}", passage.finish(&stamp, Timestamp(0), watch))
+    };
+    let taken = [
+        ("split", "split"),
+        ("dedupe", "passed"),
+        ("map", "passed"),
+        ("to", "emitted"),
+        ("dedupe", "ended"),
+        ("dedupe", "passed"),
+        ("map", "failed"),
+    ];
+    let items = r#"{"items":[{"id":"a","n":1},{"id":"a","n":2},{"id":"b","n":"x"}]}"#;
+    let large = format!(r#"{{"items":[{{"id":"a","n":1,"text":"{}"}}]}}"#, "x".repeat(2_000));
+    let too_large = [&taken[..4], &[("unit", "failed")]].concat();
+    for (payload, told) in [(items, &taken[..]), ("no JSON", &[("unit", "failed")]), (&large, &too_large)] {
+        let notes = Notes::default();
+        assert_eq!(pass(payload, Some(&notes)), pass(payload, None));
+        assert_eq!(*notes.0.lock().unwrap(), told);
+    }
 }
