@@ -7,7 +7,7 @@
 //! 1. one settlement stores the successor and writes the mark, on the condition that there is none. A bus that settles
 //!    atomically does both or nothing; on another one the transport id keeps a second successor out;
 //! 2. the letter is removed;
-//! 3. the mark gets a time to live, [`MARK_KEPT`]: somebody may have read the letter just before step 2.
+//! 3. the mark gets a time to live, `MARK_KEPT`: somebody may have read the letter just before step 2.
 //!
 //! A process that dies after step 1 leaves a letter with an open mark. [`DeadLetters::sweep`] does the rest; it runs at
 //! start, before anybody asks, and whenever a later step failed. Nothing here ever makes room by itself: a full stream
