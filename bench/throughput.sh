@@ -10,7 +10,7 @@ profile=release
 arguments=()
 for argument in "$@"; do
     case "$argument" in
-        --smoke) profile=dev; arguments+=(--messages 2000 --seconds 1 --connections 16 --flows 50) ;;
+        --smoke) profile=dev; arguments+=(--messages 20000 --seconds 1 --connections 16 --flows 50) ;;
         -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) arguments+=("$argument") ;;
     esac
