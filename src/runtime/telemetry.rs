@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -29,9 +30,10 @@ pub enum Error {
     Metrics(#[source] metrics_exporter_prometheus::BuildError),
 }
 
-/// Logs go to the standard error. `filter` is a level or a list such as `info,vejas=debug`.
+/// Logs go to the standard error. `filter` is a level, which is that of Vejas itself (libraries say only what is wrong), or a
+/// list such as `warn,vejas=debug,fjall=info`.
 pub fn logs(filter: &str, format: LogFormat) -> Result<(), Error> {
-    let parsed = EnvFilter::try_new(filter).map_err(|source| Error::Filter { filter: filter.to_owned(), source })?;
+    let parsed = directives(filter)?;
     let terminal = std::io::stderr().is_terminal();
     let json = format == LogFormat::Json || (format == LogFormat::Auto && !terminal);
     let registry = tracing_subscriber::registry().with(parsed);
@@ -44,6 +46,18 @@ pub fn logs(filter: &str, format: LogFormat) -> Result<(), Error> {
         registry.with(layer).try_init()
     };
     done.map_err(Error::Logs)
+}
+
+fn directives(filter: &str) -> Result<EnvFilter, Error> {
+    // A misspelt level would be taken for the name of a library, and silence everything.
+    for part in filter.split(',').filter(|part| !part.contains('=')) {
+        if part.trim().parse::<LevelFilter>().is_err() {
+            return Err(Error::Level(part.to_owned()));
+        }
+    }
+    let plain = !filter.contains([',', '=']);
+    let directives = if plain { format!("warn,vejas={filter}") } else { filter.to_owned() };
+    EnvFilter::try_new(directives).map_err(|source| Error::Filter { filter: filter.to_owned(), source })
 }
 
 /// Seconds; from a fast fsync to a slow receiver.
@@ -71,5 +85,23 @@ fn describe() {
         ("vejas_unit_refused_total", "Requests an entrance refused"),
     ] {
         metrics::describe_counter!(name, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_that_of_vejas_and_libraries_say_only_what_is_wrong() {
+        assert_eq!(directives("info").unwrap().to_string(), "vejas=info,warn");
+        assert_eq!(directives("warn,fjall=info").unwrap().to_string(), "fjall=info,warn");
+    }
+
+    #[test]
+    fn a_misspelt_level_is_refused() {
+        for wrong in ["inof", "loud,vejas=info"] {
+            assert!(matches!(directives(wrong), Err(Error::Level(_))), "{wrong}");
+        }
     }
 }
