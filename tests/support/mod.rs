@@ -139,14 +139,19 @@ impl Vejas {
         serde_json::from_str(&body).unwrap()
     }
 
-    /// Waits until `condition` holds for the lines that a file sink wrote below the folder.
+    /// Waits until a file sink wrote this many lines below the folder. A line may be there twice after a kill.
     pub fn wait_for_lines(&self, file: &Path, count: usize) -> Vec<String> {
+        self.wait_until_lines(file, |lines| lines.len() >= count)
+    }
+
+    /// Waits until the lines that a file sink wrote below the folder are as wanted.
+    pub fn wait_until_lines(&self, file: &Path, wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
         let path = self.folder.path().join(file);
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-            if lines.len() >= count && text.ends_with('\n') {
+            if text.ends_with('\n') && wanted(&lines) {
                 return lines;
             }
             assert!(Instant::now() < deadline, "{} has {} lines:\n{}", path.display(), lines.len(), self.log());
