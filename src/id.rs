@@ -108,6 +108,11 @@ impl Names {
         self.stream("_DLQ_MARKS")
     }
 
+    /// The bucket of versions: what was published, and which unit works on what under which of them.
+    pub fn versions_bucket(&self) -> String {
+        self.stream("_VERSIONS")
+    }
+
     /// The bucket that shows people and tools where a source stands. Never read for decisions.
     pub fn offsets_bucket(&self) -> String {
         self.stream("_OFFSETS")

@@ -95,6 +95,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
         metrics: None,
         stopping: context.stopping,
         loaded,
+        manifests: vejas::runtime::reload::Told::default(),
         taps: vejas::api::Taps::default(),
     }
 }

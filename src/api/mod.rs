@@ -29,6 +29,7 @@ use crate::id::Names;
 use crate::ports::bus::Bus;
 use crate::ports::clock::SharedClock;
 use crate::runtime::dead_letters::DeadLetters;
+use crate::runtime::reload;
 use crate::unit::status::Registry;
 
 /// What the API tells about. Cheap to clone.
@@ -51,6 +52,7 @@ pub struct Told {
     /// Cancelled when the process drains.
     pub stopping: CancellationToken,
     pub loaded: Loaded,
+    pub manifests: reload::Told,
     pub taps: Taps,
 }
 

@@ -213,6 +213,22 @@ pub fn table(status: &view::Status) -> String {
         status.data_dir.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default(),
         if status.ready { "ready".to_owned() } else { format!("not ready: {}", status.not_ready.join("; ")) },
     );
+    let manifests = &status.manifests;
+    if manifests.no > 0 {
+        let errors = match manifests.errors {
+            0 => String::new(),
+            1 => ", 1 error".to_owned(),
+            errors => format!(", {errors} errors"),
+        };
+        text.push_str(&format!(
+            "manifests {} · {} documents{errors} · set {} ({}) since {}\n",
+            manifests.path,
+            manifests.documents,
+            manifests.no,
+            crate::unit::status::short(&manifests.revision),
+            manifests.applied,
+        ));
+    }
     let head = ["UNIT", "STATE", "RECEIVED", "EMITTED", "IN/S", "OUT/S", "DROPPED", "DEAD", "LAG", "OLDEST", "REASON"];
     let rows = status.units.iter().map(|unit| {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
@@ -337,6 +353,7 @@ mod tests {
             not_ready: vec!["flow/x is starting".to_owned()],
             bus: "embedded".to_owned(),
             data_dir: Some(".vejas".to_owned()),
+            manifests: view::Manifests::default(),
             streams: vec![stream],
             units: vec![unit, entrance],
             warnings: vec!["look here".to_owned()],

@@ -93,6 +93,19 @@ impl Run {
         Run { stream, granted: from - 1, seen: no, parts: vec![part] }
     }
 
+    /// The record of a unit whose durable is older than records are. All it has not acknowledged is this version's.
+    pub fn found(stream: StreamIdentity, wanted: &Wanted, no: u64, durable: u32) -> Self {
+        let mut run = Run::begin(stream, wanted, no, 1);
+        run.parts[0].durable = durable;
+        run
+    }
+
+    /// The same with the first part under this digest.
+    pub fn named(mut self, digest: &str) -> Self {
+        self.parts[0].digest = Some(digest.to_owned());
+        self
+    }
+
     /// The newest part.
     pub fn last(&self) -> &Part {
         self.parts.last().expect("a record has a part")
@@ -227,7 +240,10 @@ mod tests {
         assert_eq!(run.place(5, 1), Place::Ungranted);
         let run = run.granting(7, 0).unwrap().unwrap();
         let run = run.rolled(Some(&wanted("b", &["x"])), 2, 20).unwrap().unwrap();
-        assert_eq!((digest_of(&run, 7, 1), run.place(8, 1), run.place(4, 1)), (Some("a"), Place::Ungranted, Place::NotHere));
+        assert_eq!(
+            (digest_of(&run, 7, 1), run.place(8, 1), run.place(4, 1)),
+            (Some("a"), Place::Ungranted, Place::NotHere)
+        );
         let run = run.granting(9, 100).unwrap().unwrap();
         assert_eq!((run.granted, digest_of(&run, 8, 1), digest_of(&run, 109, 1)), (109, Some("b"), Some("b")));
     }
@@ -248,7 +264,11 @@ mod tests {
         assert_eq!((narrow.granted, narrow.last().from, narrow.last().durable), (40, 41, 2));
         assert_eq!((digest_of(&narrow, 40, 1), narrow.place(40, 2)), (Some("a"), Place::NotHere));
         let wide = run.rolled(Some(&wanted("b", &["x", "y", "z"])), 2, 40).unwrap().unwrap();
-        assert_eq!((wide.granted, wide.last().durable, wide.parts.len()), (0, 2, 1), "nothing is raised, the empty part goes");
+        assert_eq!(
+            (wide.granted, wide.last().durable, wide.parts.len()),
+            (0, 2, 1),
+            "nothing is raised, the empty part goes"
+        );
         assert_eq!(wide.durables(), [(2, 1, wide.last().reads.as_slice())]);
     }
 
@@ -259,7 +279,10 @@ mod tests {
         assert_eq!((gone.place(3, 1), gone.place(4, 1)), (Place::Under(&gone.parts[0]), Place::Parked));
         assert_eq!(gone.granting(4, 0), Err(Error::Removed));
         let back = gone.rolled(Some(&wanted("c", &["x"])), 3, 9).unwrap().unwrap();
-        assert_eq!(back.durables().iter().map(|(number, from, _)| (*number, *from)).collect::<Vec<_>>(), [(1, 1), (2, 4)]);
+        assert_eq!(
+            back.durables().iter().map(|(number, from, _)| (*number, *from)).collect::<Vec<_>>(),
+            [(1, 1), (2, 4)]
+        );
         let back = back.granting(9, 0).unwrap().unwrap();
         assert_eq!((digest_of(&back, 4, 2), back.place(4, 1)), (Some("c"), Place::NotHere));
     }

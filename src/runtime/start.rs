@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::clock::SystemClock;
 use super::config::Config;
 use super::dead_letters::{self, DeadLetters};
-use super::units::{self, Running, Units};
+use super::reload::{self, Reloads};
+use super::units::{self, Units};
 use super::{load, shutdown, streams, telemetry, trim};
 use crate::bus::embedded::{Embedded, OpenError, Options};
 use crate::ports::bus::Bus;
@@ -67,6 +68,7 @@ pub struct Handle {
     pub registry: Arc<Registry>,
     pub dead_letters: DeadLetters,
     pub metrics: PrometheusHandle,
+    pub manifests: reload::Told,
     /// When the process started, by the monotonic clock.
     pub started: Duration,
     /// Cancelled when the process is told to stop.
@@ -100,6 +102,9 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let clock: SharedClock = Arc::new(SystemClock);
     let started = clock.monotonic();
     let loaded = load::load(&config).await?;
+    let told = reload::Told::default();
+    told.read(&config, &loaded);
+    let mut reloads = config.look_period.map(|period| Reloads::new(&config, period, &loaded));
     let opening = Options::new(&config.data_dir, Arc::clone(&clock));
     let embedded = tokio::task::spawn_blocking(move || Embedded::open(opening))
         .await
@@ -127,19 +132,20 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         registry: Arc::clone(&registry),
         dead_letters: dead_letters.clone(),
         metrics: metrics.clone(),
+        manifests: told.clone(),
         started,
         draining: entrances.clone(),
         ended: ended.clone(),
     };
     let door = front_door(handle).await.map_err(Error::FrontDoor)?;
     let mut side = JoinSet::new();
-    side.spawn(trim::run(context.clone(), config.retention));
     side.spawn(dead_letters::watch(dead_letters, workers.clone()));
     side.spawn(upkeep(metrics, workers.clone()));
 
-    let units = Units::build(&loaded, &context, &config, &registry, &entrances).await?;
-    drop(loaded);
-    let mut running = units.start();
+    let (mut units, change) = Units::start(loaded, &context, &config, &registry, &entrances).await?;
+    told.applied(&Ok(change), context.clock.now());
+    // Only now: a unit without a durable holds nothing.
+    side.spawn(trim::run(context.clone(), config.retention));
     (door.ready)();
     tracing::info!(units = registry.all().len(), data = %config.data_dir.display(), "ready");
 
@@ -149,13 +155,13 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
             None
         }
         reason = embedded.stopped() => Some(reason),
-        reason = running.failed() => Some(reason),
+        reason = follow(&mut units, reloads.as_mut(), &told, &context, &config) => Some(reason),
     };
     if let Some(reason) = &failed {
         tracing::error!("cannot go on: {reason}");
     }
     let drained = tokio::select! {
-        drained = drain(&mut running, &entrances, &workers, config.drain, failed.is_none()) => drained,
+        drained = drain(&mut units, &entrances, &workers, config.drain, failed.is_none()) => drained,
         _ = signals.another() => return Err(Error::EndedAtOnce),
     };
     if !drained {
@@ -172,9 +178,48 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     }
 }
 
+/// Follows the manifests until a unit fails for good; answers why. Dropped at any point, it leaves units that can be drained.
+async fn follow(
+    units: &mut Units,
+    mut reloads: Option<&mut Reloads>,
+    told: &reload::Told,
+    context: &Context,
+    config: &Config,
+) -> String {
+    loop {
+        let next = async {
+            match &mut reloads {
+                Some(reloads) => reloads.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let loaded = tokio::select! {
+            reason = units.failed() => return reason,
+            loaded = next => loaded,
+        };
+        told.read(config, &loaded);
+        let (fingerprint, beside) = (loaded.fingerprint.clone(), loaded.beside.clone());
+        let applied = units.apply(loaded).await;
+        told.applied(&applied, context.clock.now());
+        match applied {
+            Ok(change) => {
+                reload::log(&change);
+                if let Some(reloads) = &mut reloads {
+                    reloads.applied(fingerprint, beside);
+                }
+            }
+            // Tried again at the next look.
+            Err(error) => {
+                metrics::counter!("vejas_reloads_total", "result" => "failed").increment(1);
+                tracing::error!("the new manifests are not in effect: {error}");
+            }
+        }
+    }
+}
+
 /// Entrances and sources first, then flows and sinks. Answers whether all of them ended before the deadline.
 async fn drain(
-    running: &mut Running,
+    units: &mut Units,
     entrances: &CancellationToken,
     workers: &CancellationToken,
     deadline: Duration,
@@ -182,9 +227,9 @@ async fn drain(
 ) -> bool {
     let all = async {
         entrances.cancel();
-        running.entrances_ended().await;
+        units.entrances_ended().await;
         workers.cancel();
-        running.workers_ended().await;
+        units.workers_ended().await;
     };
     // When something failed there is nothing to wait for: the bus takes no more.
     let deadline = if orderly { deadline } else { Duration::from_secs(1) };

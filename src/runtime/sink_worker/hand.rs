@@ -3,6 +3,7 @@
 //! No clock and no IO: times are arguments. With keys, `flow::ordering` says which message of a key may go.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::flow::message::Stored;
@@ -14,6 +15,8 @@ pub(super) struct Held {
     pub message: Stored,
     /// The bus's count of deliveries; 1 with keys, where attempts are made in hand.
     pub base: u32,
+    /// The digest of the former version it belongs to.
+    pub former: Option<Arc<str>>,
     /// Failed attempts on this very delivery that count, see the module head of the worker.
     pub counted: u32,
     /// The number of the call that tried it last; 0 for none.
@@ -98,7 +101,7 @@ impl Hand {
     pub fn choose(&self, now: Duration, delivering: &Delivering, attempts_max: u32) -> Choice {
         let (mut chosen, mut bytes, mut next) = (Vec::new(), 0, None::<Duration>);
         let mut full = false;
-        for sequence in self.ready() {
+        for sequence in self.current() {
             let held = &self.held[&sequence];
             if held.not_before > now {
                 next = Some(next.map_or(held.not_before, |next| next.min(held.not_before)));
@@ -123,7 +126,17 @@ impl Hand {
 
     /// The message to try a receiver with: one that was never tried, else the one tried longest ago.
     pub fn probe(&self) -> Option<u64> {
-        self.ready().min_by_key(|sequence| (self.held[sequence].tried, *sequence))
+        self.current().min_by_key(|sequence| (self.held[sequence].tried, *sequence))
+    }
+
+    /// The messages of former versions that wait to be sent, with the time before which they are not.
+    pub fn former(&self) -> impl Iterator<Item = (u64, Duration)> + '_ {
+        let held = self.ready().map(|sequence| (sequence, &self.held[&sequence]));
+        held.filter(|(_, held)| held.former.is_some()).map(|(sequence, held)| (sequence, held.not_before))
+    }
+
+    fn current(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ready().filter(|sequence| self.held[sequence].former.is_none())
     }
 
     pub fn start(&mut self, sequence: u64, call: u64) -> Stored {
@@ -134,6 +147,14 @@ impl Hand {
         let held = self.held.get_mut(&sequence).expect("a message that goes is held");
         held.tried = call;
         held.message.clone()
+    }
+
+    /// A message that waited is not to be sent: something else becomes of it.
+    pub fn hold_back(&mut self, sequence: u64) {
+        match &mut self.lanes {
+            Some(lanes) => lanes.start(sequence),
+            None => _ = self.queue.remove(&sequence),
+        }
     }
 
     /// A failed attempt that counts.
@@ -193,7 +214,7 @@ mod tests {
             payload: Bytes::from_static(b"12345"),
             time: Timestamp(0),
         };
-        Held { message, base: attempt, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: NOW }
+        Held { message, base: attempt, former: None, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: NOW }
     }
 
     fn delivering(messages_max: usize, bytes_max: usize, wait: u64) -> Delivering {

@@ -12,6 +12,9 @@ use crate::unit::tap::Record;
 
 impl Worker {
     pub(super) fn landed(&mut self, landed: Landed) {
+        if let Some(former) = landed.former.clone() {
+            return self.former_landed(&former, landed);
+        }
         let now = self.now();
         let unit = self.spec.id.to_string();
         metrics::histogram!("vejas_sink_delivery_seconds", "unit" => unit)
@@ -40,7 +43,7 @@ impl Worker {
             match outcome {
                 Delivered::Done => {
                     self.failures.forget(sequence);
-                    self.acks.push(Item { sequence, letter: None });
+                    self.acks.push(Item { sequence, stored: None });
                 }
                 Delivered::Permanent(failure) => {
                     self.note(sequence, &failure);
@@ -63,7 +66,7 @@ impl Worker {
     }
 
     /// Tells those who look at the sink what became of one delivery.
-    fn tell(&self, sequence: u64, outcome: &Delivered) {
+    pub(super) fn tell(&self, sequence: u64, outcome: &Delivered) {
         let held = self.hand.get(sequence);
         let became = match outcome {
             Delivered::Done => Became::Delivered,
@@ -103,12 +106,12 @@ impl Worker {
         tracing::warn!(unit = %self.spec.id, code = failure.code, "dead letter: {}", failure.message);
         let death = Death {
             unit: &self.spec.id,
-            digest: &self.spec.digest,
+            digest: held.former.as_deref().unwrap_or(&self.spec.digest),
             attempts: held.attempt(),
             failure,
             last: self.context.clock.now(),
         };
         let letter = dead_letter(&self.context.names, &held.message, &death);
-        self.deaths.push(Item { sequence, letter: Some(letter) });
+        self.deaths.push(Item { sequence, stored: Some(letter) });
     }
 }
