@@ -1,6 +1,8 @@
 //! The kill campaign on one process and its embedded bus. Prints a line per round and, as the last line, `RESULT {…}`; the keys
 //! are documented in `bench/README.md`. Exits with 1 when something was lost or doubled on the bus, or could not be measured.
 
+#![allow(clippy::disallowed_methods, reason = "a program of its own that measures time")]
+
 mod campaign;
 #[path = "../support/mod.rs"]
 mod support;

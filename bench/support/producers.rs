@@ -32,12 +32,14 @@ pub struct Sent {
     pub unknown: BTreeSet<String>,
 }
 
+type Body = dyn Fn(u64, &str) -> Vec<u8> + Send + Sync;
+
 struct Shared {
     host: String,
     path: String,
     prefix: String,
     /// Makes the payload of a number and its id.
-    body: Box<dyn Fn(u64, &str) -> Vec<u8> + Send + Sync>,
+    body: Box<Body>,
     next: AtomicU64,
     /// Numbers below this may be sent.
     allowed: AtomicU64,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::{DEFERRED, DEFERRED_MAX, HAND_BYTES_MAX, PROBE_PULL_WAIT, PULL_WAIT};
 use super::{BACKOFF, Held, Pull, Worker};
+use crate::flow::breaker::PROBES_MAX;
 use crate::flow::ordering::Offered;
 use crate::ports::bus::{self, Delivery};
 
@@ -44,8 +45,8 @@ impl Worker {
             }
             let room = self.hand_max.saturating_sub(self.hand.len());
             if room > 0 {
-                // With keys the first may belong to a stuck one; a few more may not.
-                let messages_max = if self.is_ordered() { room } else { 1 };
+                // The first may have failed before, or belong to a stuck key; a few more may not.
+                let messages_max = if self.is_ordered() { room } else { room.min(PROBES_MAX as usize) };
                 let wait = if candidate.is_some() { PROBE_PULL_WAIT } else { PULL_WAIT };
                 return self.pull(messages_max, wait, true);
             }
@@ -109,7 +110,8 @@ impl Worker {
         }
         let key = self.spec.order_by.as_ref().map(|order_by| order_by(&message)).transpose();
         let base = if self.is_ordered() { 1 } else { attempt };
-        let held = Held { message, base, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: now };
+        let tried = self.failures.tried(sequence);
+        let held = Held { message, base, counted: 0, tried, not_before: Duration::ZERO, arrived: now };
         match key {
             Ok(key) => {
                 if self.hand.take(key.as_deref(), held) == Offered::Deferred {
