@@ -179,6 +179,20 @@ fn a_mutated_manifest_is_checked_in_bounded_time_and_memory() {
     assert!(rss_mb_max().is_none_or(|mb| mb < RSS_MB_MAX), "{:?} MB resident", rss_mb_max());
 }
 
+/// Found here: a place inside a character ended the check.
+#[test]
+fn a_fault_beside_a_wide_character_has_a_place() {
+    let flow =
+        "apiVersion: vejas/v1\nkind: Flow\nmetadata: { name: a }\nspec:\n  from: a\n  to: b\n  steps:\n    - map: ";
+    for style in ["|\n        ", ">\n        ", ""] {
+        for program in
+            ["À", "Àfor_each(.items) -> |_, item| { 1 }", ".a = 1\n        Àfor_each(.a)", ".é = \"\u{2028}", "€ = é"]
+        {
+            judge(Text(format!("{flow}{style}{program}\n").into_bytes())).unwrap();
+        }
+    }
+}
+
 #[test]
 fn unchanged_manifests_pass_the_same_judgement() {
     for manifest in corpus() {
