@@ -98,7 +98,7 @@ pub fn replays(headers: &Headers) -> u64 {
 /// receiver recognises it. What the letter says about its failure stays in its headers: see [`dead_letter`].
 pub fn replay(names: &Names, letter: &Stored) -> Option<Outgoing> {
     let unit = unit(&letter.headers)?;
-    let number = replays(&letter.headers) + 1;
+    let number = replays(&letter.headers).saturating_add(1);
     let mut headers = letter.headers.to_builder();
     let (subject, sequence) = (letter.headers.get(SUBJECT)?, letter.headers.get(SEQUENCE)?);
     if letter.headers.get(message::ID).is_none() {

@@ -17,6 +17,8 @@ mod configure;
 mod db;
 mod durable;
 mod engine;
+#[cfg(test)]
+mod fuzz;
 mod ids;
 mod info;
 mod kv;

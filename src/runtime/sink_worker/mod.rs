@@ -17,9 +17,16 @@
 //!    moment of an outage, so a message is never given up at once. (`failures.rs`)
 //!
 //! It follows that a message is tried at least twice by a process, and that one which fails while nothing else is
-//! there to deliver counts as an outage: it is held, and tried again at the pace of the breaker. A failed probe brings
-//! the next message forward, pulled afresh when all in hand have failed, so a bad message cannot keep a good receiver
-//! shut out.
+//! there to deliver counts as an outage: it is held, and tried again at the pace of the breaker.
+//!
+//! # Bad messages in a row
+//!
+//! Enough of them open the breaker. A failed probe brings forward the next message that was never tried, at once and up to
+//! `breaker::PROBES_MAX` in a turn, unless the receiver asked for a pause; it is pulled afresh when all in hand have
+//! failed. Once the breaker is closed, what failed before goes one at a time beside what was never tried, and not right
+//! after a failure (`hand.rs`): good messages pass in between, which by rule 3 is what the bad ones end by. Probes are as
+//! before no evidence against a message, however many a turn has. As many bad messages in a row as the hand has room for
+//! cannot be told from an outage, and are not.
 //!
 //! # Order
 //!

@@ -230,7 +230,10 @@ impl Worker {
     fn choose(&self, now: Duration) -> Choice {
         match self.returning {
             Some(_) => Choice::Nothing,
-            None => self.hand.choose(now, &self.delivering, self.spec.retry.max_attempts),
+            None => {
+                let failing = self.breaker.is_failing();
+                self.hand.choose(now, &self.delivering, self.spec.retry.max_attempts, failing)
+            }
         }
     }
 

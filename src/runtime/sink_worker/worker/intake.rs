@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::hand::Held;
 use super::super::{DEFERRED, DEFERRED_MAX, HAND_BYTES_MAX, PROBE_PULL_WAIT, PULL_WAIT};
 use super::former::held;
 use super::{BACKOFF, Pull, Worker};
+use crate::flow::breaker::PROBES_MAX;
 use crate::flow::ordering::Offered;
 use crate::ports::bus::{self, Delivery};
 
@@ -50,8 +52,8 @@ impl Worker {
             }
             let room = self.hand_max.saturating_sub(self.hand.len());
             if room > 0 {
-                // With keys the first may belong to a stuck one; a few more may not.
-                let messages_max = if self.is_ordered() { room } else { 1 };
+                // The first may have failed before, or belong to a stuck key; a few more may not.
+                let messages_max = if self.is_ordered() { room } else { room.min(PROBES_MAX as usize) };
                 let wait = if candidate.is_some() { PROBE_PULL_WAIT } else { PULL_WAIT };
                 return self.pull(messages_max, wait, true);
             }
@@ -114,7 +116,7 @@ impl Worker {
         }
         let key = self.spec.order_by.as_ref().map(|order_by| order_by(&delivery.message)).transpose();
         let base = if self.is_ordered() { 1 } else { attempt };
-        let held = held(delivery, base, former, now);
+        let held = Held { tried: self.failures.tried(sequence), ..held(delivery, base, former, now) };
         match key {
             Ok(key) => {
                 if self.hand.take(key.as_deref(), held) == Offered::Deferred {

@@ -28,7 +28,12 @@ impl Worker {
             self.breaker.succeeded(landed.probe);
         } else {
             let was_closed = self.breaker.is_closed();
-            self.breaker.failed(now, landed.probe, asked.max());
+            let asked = asked.max();
+            // A receiver that asks for a pause spoke of itself. Otherwise it may be the message: others show it at once.
+            let may_be_its_own = landed.probe && asked.is_none() && self.hand.has_untried();
+            if !(may_be_its_own && self.breaker.probe_another(now)) {
+                self.breaker.failed(now, landed.probe, asked);
+            }
             self.probe_pulled = false;
             if was_closed && !self.breaker.is_closed() {
                 self.failures.outage();
