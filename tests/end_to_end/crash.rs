@@ -2,8 +2,7 @@
 
 #[path = "../../bench/kill9/campaign.rs"]
 mod campaign;
-#[path = "../../bench/support/mod.rs"]
-mod support;
+use crate::programs as support;
 
 use std::sync::Arc;
 
