@@ -29,6 +29,7 @@ use crate::id::Names;
 use crate::ports::bus::Bus;
 use crate::ports::clock::SharedClock;
 use crate::runtime::dead_letters::DeadLetters;
+use crate::runtime::reading::Backlogs;
 use crate::runtime::reload;
 use crate::unit::status::Registry;
 
@@ -53,6 +54,7 @@ pub struct Told {
     pub stopping: CancellationToken,
     pub loaded: Loaded,
     pub manifests: reload::Told,
+    pub backlogs: Backlogs,
     pub taps: Taps,
 }
 

@@ -76,6 +76,21 @@ pub(super) async fn unit(State(told): State<Told>, Path((kind, name)): Path<(Str
     Json(view::Unit::new(unit.view(), unit.rates(told.clock.monotonic()), lag)).into_response()
 }
 
+pub(super) async fn purge(State(told): State<Told>, Path((kind, name)): Path<(String, String)>) -> Response {
+    let purged = match unit_kind(&kind) {
+        Some(kind) => told.backlogs.purge(&UnitId::new(kind, &name)).await,
+        None => None,
+    };
+    match purged {
+        Some(Ok(messages)) => Json(view::Purged { unit: format!("{kind}/{name}"), messages }).into_response(),
+        Some(Err(reason)) => problem(StatusCode::SERVICE_UNAVAILABLE, "not-purged", &reason, Vec::new()),
+        None => {
+            let detail = format!("no flow or sink {kind}/{name} reads here");
+            problem(StatusCode::NOT_FOUND, "no-such-unit", &detail, Vec::new())
+        }
+    }
+}
+
 pub(super) async fn no_such_path() -> Response {
     problem(StatusCode::NOT_FOUND, "no-such-path", "the API has no such path", Vec::new())
 }

@@ -151,6 +151,15 @@ pub struct Unit {
     pub lag: Option<Lag>,
 }
 
+/// `POST /api/v1/units/{kind}/{name}/purge`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Purged {
+    pub unit: String,
+    /// How many messages were given up.
+    pub messages: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastError {

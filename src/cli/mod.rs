@@ -7,6 +7,7 @@ pub mod exit;
 pub mod explain;
 pub mod new;
 pub mod output;
+pub mod purge;
 pub mod run;
 pub mod schema;
 pub mod status;
@@ -34,6 +35,7 @@ enum Command {
     Test(test::Args),
     Status(status::Args),
     Dlq(Box<dlq::Args>),
+    Purge(purge::Args),
     Tap(tap::Args),
     Explain(explain::Args),
     New(new::Args),
@@ -63,6 +65,7 @@ pub fn main() -> Exit {
         Command::Test(args) => test::run(&args),
         Command::Status(args) => status::main(args),
         Command::Dlq(args) => dlq::main(*args),
+        Command::Purge(args) => purge::main(args),
         Command::Tap(args) => tap::main(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),

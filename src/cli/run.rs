@@ -231,6 +231,7 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
         stopping: handle.draining.clone(),
         loaded: loaded.clone(),
         manifests: handle.manifests.clone(),
+        backlogs: handle.backlogs.clone(),
         taps: api::Taps::default(),
     };
     let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });

@@ -196,6 +196,16 @@ impl Run {
         (self.parts.len() > 1).then(|| Run { parts: self.parts[1..].to_vec(), ..self.clone() })
     }
 
+    /// An operator gives up everything up to `last`: it is as if it had been acknowledged. The version goes on behind it with the next
+    /// durable; a removed unit stays removed.
+    pub fn purged(&self, last: u64) -> Run {
+        let granted = self.granted.max(last);
+        let newest = self.last();
+        let durable = newest.durable + u32::from(newest.digest.is_some());
+        let part = Part { from: granted + 1, durable, ..newest.clone() };
+        Run { granted, parts: vec![part], ..self.clone() }
+    }
+
     /// The durables that hand out messages of this record: number, first sequence, filters.
     pub fn durables(&self) -> Vec<(u32, u64, &[String])> {
         let mut found: Vec<(u32, u64, &[String])> = Vec::new();
@@ -313,6 +323,7 @@ mod tests {
         Grant(u64, u64),
         Publish(Option<usize>),
         Tidy,
+        Purge,
     }
 
     fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -321,6 +332,7 @@ mod tests {
             (0..30_u64, 0..30_u64).prop_map(|(highest, ahead)| Act::Grant(highest, ahead)),
             proptest::option::weighted(0.8, 0..6_usize).prop_map(Act::Publish),
             Just(Act::Tidy),
+            Just(Act::Purge),
         ];
         proptest::collection::vec(act, 1..60)
     }
@@ -352,6 +364,7 @@ mod tests {
                             run = next;
                         }
                     }
+                    Act::Purge => run = run.purged(last),
                     Act::Tidy => {
                         if let Some(next) = run.without_first().filter(|next| next.parts[0].from <= run.granted + 1) {
                             run = next;
@@ -365,7 +378,8 @@ mod tests {
                 prop_assert!(run.parts.windows(2).all(|two| ascends(&two[0], &two[1])));
                 prop_assert!(run.last().from <= run.granted + 1);
                 for sequence in before.granted + 1..=run.granted {
-                    let part = run.part(sequence).expect("what is granted now has a part");
+                    // Purged is finished.
+                    let Some(part) = run.part(sequence) else { continue };
                     prop_assert!(part.digest.is_some(), "granted into none");
                     first.push((sequence, part.clone()));
                 }

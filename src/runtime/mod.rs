@@ -12,7 +12,7 @@ pub mod flow_worker;
 mod ingress;
 pub mod load;
 pub mod parts;
-mod reading;
+pub mod reading;
 pub mod reload;
 pub mod settings;
 pub mod shutdown;

@@ -320,17 +320,37 @@ impl UnitParts {
         Ok(next.first().is_none_or(|message| message.sequence >= end))
     }
 
-    /// Messages that wait in the durables of the record.
-    pub async fn waiting(&self) -> Result<u64, Error> {
-        let Some(run) = self.current() else { return Ok(0) };
-        let mut waiting = 0;
+    /// Messages that wait in the durables of the record; none when there is no durable.
+    pub async fn waiting(&self) -> Result<Option<u64>, Error> {
+        let Some(run) = self.current() else { return Ok(None) };
+        let mut waiting = None;
         for (number, ..) in run.durables() {
             match self.context.bus.durable(&self.durable(number)).await {
-                Ok(info) => waiting += info.pending + (info.in_flight + info.redelivering) as u64,
+                Ok(info) => {
+                    *waiting.get_or_insert(0) += info.pending + (info.in_flight + info.redelivering) as u64;
+                }
                 Err(bus::Error::NoDurable { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(waiting)
+    }
+
+    /// Gives up all that waits; answers how many messages that were. Nothing of the unit may be at work.
+    pub async fn purge(&self) -> Result<u64, Error> {
+        loop {
+            let Some((run, revision)) = self.versions.run(&self.id).await? else { return Ok(0) };
+            self.keep(run.clone(), revision);
+            let waiting = self.waiting().await?.unwrap_or(0);
+            let last = self.context.bus.stream(&self.stream).await?.last;
+            let next = run.purged(last);
+            if let Written::Won(revision) = self.versions.write_run(&self.id, &next, Some(revision)).await? {
+                self.keep(next, revision);
+                for (number, ..) in run.durables() {
+                    self.context.bus.delete_durable(&self.durable(number)).await?;
+                }
+                return Ok(waiting);
+            }
+        }
     }
 }

@@ -7,10 +7,10 @@
 //! What stopping means: workers get [`STOP_MAX`] to finish what is in hand; what they do not finish is handed out again.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +48,27 @@ pub(super) struct Shared {
     pub settings: Settings,
     pub registry: Arc<Registry>,
     pub versions: Arc<Versions>,
+    pub backlogs: Backlogs,
+}
+
+/// Asks for the purge of one unit: how many messages were given up, or why not.
+type Purge = oneshot::Sender<Result<u64, String>>;
+
+/// Gives up what waits for a unit. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Backlogs(Arc<Mutex<BTreeMap<UnitId, mpsc::Sender<Purge>>>>);
+
+impl Backlogs {
+    /// Gives up everything stored so far that the unit has not acknowledged. `None` when no such unit reads.
+    pub async fn purge(&self, id: &UnitId) -> Option<Result<u64, String>> {
+        let purges = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()?;
+        let (answer, answered) = oneshot::channel();
+        let ended = || Err("the unit has ended".to_owned());
+        if purges.send(answer).await.is_err() {
+            return Some(ended());
+        }
+        Some(answered.await.unwrap_or_else(|_| ended()))
+    }
 }
 
 /// What a unit is to be.
@@ -94,7 +115,9 @@ impl Reader {
     ) -> (Self, impl Future<Output = Result<(), String>> + Send + 'static) {
         let (wishes, wanted) = watch::channel(wish);
         let (told, progress) = watch::channel(Progress { no: 0, failed: None });
-        let keeper = Keeper { shared, id, wanted, told, before };
+        let (ask, purges) = mpsc::channel(1);
+        shared.backlogs.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), ask);
+        let keeper = Keeper { shared, id, wanted, told, purges, before };
         (Reader { wishes, progress }, keeper.run())
     }
 
@@ -116,6 +139,7 @@ struct Keeper {
     id: UnitId,
     wanted: watch::Receiver<Wish>,
     told: watch::Sender<Progress>,
+    purges: mpsc::Receiver<Purge>,
     before: Option<(u32, DurableInfo)>,
 }
 
@@ -151,6 +175,8 @@ enum Ready {
 enum After {
     /// There is another wish.
     Change,
+    /// Nothing is at work, and all that waits is to be given up.
+    Purge(Purge),
     Stopped,
     Broken(String),
 }
@@ -168,10 +194,12 @@ impl Keeper {
                     self.tell(wish.no, None);
                     if let Some((parts, workers)) = workers {
                         match self.work(&parts, workers).await {
-                            After::Change => continue,
+                            After::Change => {}
+                            After::Purge(answer) => self.purge(answer).await,
                             After::Stopped => return Ok(()),
                             After::Broken(reason) => return Err(reason),
                         }
+                        continue;
                     }
                 }
                 Err(error) if error.is_retryable() => {
@@ -190,9 +218,23 @@ impl Keeper {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
                 changed = self.wanted.changed() => if changed.is_err() { return Ok(()) },
+                Some(answer) = self.purges.recv() => self.purge(answer).await,
                 () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
             }
         }
+    }
+
+    /// Nothing of the unit is at work.
+    async fn purge(&self, answer: Purge) {
+        let shared = &self.shared;
+        let (context, versions) = (shared.context.clone(), Arc::clone(&shared.versions));
+        let parts = UnitParts::new(context, versions, self.id.clone(), Granting::ByRecord);
+        let purged = parts.purge().await.map_err(|error| error.to_string());
+        if let Ok(messages) = &purged {
+            tracing::warn!(unit = %self.id, messages, "purged: what waited for the unit is given up");
+        }
+        // Who asked may be gone.
+        let _ = answer.send(purged);
     }
 
     fn tell(&self, no: u64, failed: Option<String>) {
@@ -253,19 +295,21 @@ impl Keeper {
 
     /// Says what a removed unit left behind.
     async fn park(&self, parts: &UnitParts) -> Result<(), Error> {
-        let waiting = parts.waiting().await?;
-        if waiting == 0 {
+        let Some(waiting) = parts.waiting().await? else {
             self.shared.registry.remove(&self.id);
-            tracing::info!(unit = %self.id, "removed");
             return Ok(());
-        }
+        };
         tracing::warn!(unit = %self.id, waiting, "removed; its messages wait until the unit comes back, and keep their room");
         let unit = match self.unit() {
             Some(unit) => unit,
             None => self.shared.registry.add(self.id.clone(), "", "no manifest".to_owned()),
         };
         self.show_durable(parts);
-        unit.set_state(State::Parked, Some(format!("its manifest is gone; {waiting} messages wait for its return")));
+        let reason = format!(
+            "its manifest is gone; {waiting} messages and all that follow wait for its return, or for `vejas purge {}`",
+            self.id
+        );
+        unit.set_state(State::Parked, Some(reason));
         Ok(())
     }
 
@@ -285,23 +329,22 @@ impl Keeper {
                     sink_units::build(version, sink, connector, Arc::clone(parts), config, Arc::clone(&unit))
                         .map_err(|error| Error::Unit(error.to_string()))?;
                 ready.former = self.former_sinks(version, parts).await?;
-                numbers(parts)
-                    .map(|number| Ready::Sink(Box::new(sink_worker::SinkUnit { number, ..ready.clone() })))
-                    .collect()
+                let sink = |(number, unit)| sink_worker::SinkUnit { number, unit, ..ready.clone() };
+                numbers(parts, &unit).map(|one| Ready::Sink(Box::new(sink(one)))).collect()
             }
             _ => {
                 parts.ensure_durables(IN_FLIGHT_MAX).await?;
                 self.show_durable(parts);
                 let versions = self.pipelines(version, parts, &unit).await?;
-                let flow = |number| flow_worker::FlowUnit {
+                let flow = |(number, unit)| flow_worker::FlowUnit {
                     id: self.id.clone(),
                     parts: Arc::clone(parts),
                     number,
                     versions: versions.clone(),
                     message_bytes_max: streams::message_bytes_max(config.messages_bytes_max),
-                    unit: Arc::clone(&unit),
+                    unit,
                 };
-                numbers(parts).map(|number| Ready::Flow(Box::new(flow(number)))).collect()
+                numbers(parts, &unit).map(|one| Ready::Flow(Box::new(flow(one)))).collect()
             }
         };
         Ok(ready)
@@ -377,6 +420,10 @@ impl Keeper {
                 break;
             }
         }
+        if let (false, Some(unit)) = (waiting.is_empty(), self.unit()) {
+            let reason = "messages that a former version of `from` read go first, because of `orderBy`";
+            unit.set_state(State::Paused, Some(reason.to_owned()));
+        }
         let mut looks = tokio::time::interval(TIDY_PERIOD);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -386,6 +433,12 @@ impl Keeper {
                     if changed.is_err() { continue }
                     return match crew.stop(STOP_MAX).await {
                         Ok(()) => After::Change,
+                        Err(reason) => After::Broken(reason),
+                    };
+                }
+                Some(answer) = self.purges.recv() => {
+                    return match crew.stop(STOP_MAX).await {
+                        Ok(()) => After::Purge(answer),
                         Err(reason) => After::Broken(reason),
                     };
                 }
@@ -498,12 +551,14 @@ fn granting(version: &LoadedUnit, settles_atomically: bool) -> Granting {
     }
 }
 
-/// The durables of the record, the oldest first.
-fn numbers(parts: &UnitParts) -> impl Iterator<Item = u32> + use<> {
+/// The durables of the record, the oldest first, each with the line its worker keeps. The unit's own is that of the newest.
+fn numbers(parts: &UnitParts, unit: &Arc<status::Unit>) -> impl Iterator<Item = (u32, Arc<status::Unit>)> + use<> {
     let run = parts.current();
     let numbers: Vec<u32> =
         run.map(|run| run.durables().into_iter().map(|(number, ..)| number).collect()).unwrap_or_default();
-    numbers.into_iter()
+    let newest = numbers.last().copied();
+    let line = |number| if Some(number) == newest { Arc::clone(unit) } else { unit.beside() };
+    numbers.into_iter().map(|number| (number, line(number))).collect::<Vec<_>>().into_iter()
 }
 
 /// The digests of former versions that the record still names.

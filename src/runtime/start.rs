@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::clock::SystemClock;
 use super::config::Config;
 use super::dead_letters::{self, DeadLetters};
+use super::reading::Backlogs;
 use super::reload::{self, Reloads};
 use super::units::{self, Units};
 use super::{load, shutdown, streams, telemetry, trim};
@@ -69,6 +70,7 @@ pub struct Handle {
     pub dead_letters: DeadLetters,
     pub metrics: PrometheusHandle,
     pub manifests: reload::Told,
+    pub backlogs: Backlogs,
     /// When the process started, by the monotonic clock.
     pub started: Duration,
     /// Cancelled when the process is told to stop.
@@ -126,6 +128,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let dead_letters = DeadLetters::new(&context, Arc::clone(&registry));
     // Before anybody can ask for a letter that was replayed as the last process died.
     dead_letters.sweep().await?;
+    let backlogs = Backlogs::default();
     let handle = Handle {
         context: context.clone(),
         config: Arc::clone(&config),
@@ -133,6 +136,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         dead_letters: dead_letters.clone(),
         metrics: metrics.clone(),
         manifests: told.clone(),
+        backlogs: backlogs.clone(),
         started,
         draining: entrances.clone(),
         ended: ended.clone(),
@@ -142,7 +146,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     side.spawn(dead_letters::watch(dead_letters, workers.clone()));
     side.spawn(upkeep(metrics, workers.clone()));
 
-    let (mut units, change) = Units::start(loaded, &context, &config, &registry, &entrances).await?;
+    let (mut units, change) = Units::start(loaded, &context, &config, &registry, &entrances, backlogs).await?;
     told.applied(&Ok(change), context.clock.now());
     // Only now: a unit without a durable holds nothing.
     side.spawn(trim::run(context.clone(), config.retention));

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
 use super::load::{Loaded, LoadedUnit};
-use super::reading::{Reader, Shared, Version, Wish};
+use super::reading::{Backlogs, Reader, Shared, Version, Wish};
 use super::settings::Settings;
 use super::versions::Versions;
 use super::{contents, durables, ingress, parts};
@@ -109,6 +109,7 @@ impl Units {
         config: &Arc<Config>,
         registry: &Arc<Registry>,
         entrances: &CancellationToken,
+        backlogs: Backlogs,
     ) -> Result<(Self, Change), Error> {
         let settings =
             Settings::new(Arc::clone(&config.environment), config.settings_base(), config.secrets_dir.clone());
@@ -130,6 +131,7 @@ impl Units {
                 settings,
                 registry: Arc::clone(registry),
                 versions,
+                backlogs,
             }),
             entrances: entrances.clone(),
             readers: BTreeMap::new(),

@@ -60,7 +60,6 @@ pub enum Breaker {
 struct Changing {
     state: State,
     reason: Option<String>,
-    last_error: Option<LastError>,
     breaker: Option<Breaker>,
 }
 
@@ -99,6 +98,7 @@ pub struct Unit {
     durable: Mutex<Option<Durable>>,
     tap: Arc<Tap>,
     counts: Arc<Counts>,
+    last_error: Arc<Mutex<Option<LastError>>>,
 }
 
 /// Counted on from version to version.
@@ -189,19 +189,33 @@ impl Unit {
             position: failure.position.clone(),
             sequence,
         };
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner).last_error = Some(error);
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
     /// What was wrong is mended.
     pub fn clear_error(&self, code: &str) {
-        let mut changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        if changing.last_error.as_ref().is_some_and(|error| error.code == code) {
-            changing.last_error = None;
+        let mut last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_error.as_ref().is_some_and(|error| error.code == code) {
+            *last_error = None;
         }
     }
 
     pub fn set_breaker(&self, breaker: Breaker) {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner).breaker = Some(breaker);
+    }
+
+    /// For a second worker of the unit: counts, errors and listeners are the same, where it is in its life is its own business.
+    pub fn beside(&self) -> Arc<Unit> {
+        Arc::new(Unit {
+            id: self.id.clone(),
+            digest: self.digest.clone(),
+            declared: self.declared.clone(),
+            changing: Mutex::new(Changing { state: State::Starting, reason: None, breaker: None }),
+            durable: Mutex::new(None),
+            tap: Arc::clone(&self.tap),
+            counts: Arc::clone(&self.counts),
+            last_error: Arc::clone(&self.last_error),
+        })
     }
 
     /// Where it tells what becomes of each message, to those who listen.
@@ -245,7 +259,7 @@ impl Unit {
             retried: self.counts.retried.total.load(Relaxed),
             dead: self.counts.dead.total.load(Relaxed),
             refused: self.counts.refused.total.load(Relaxed),
-            last_error: changing.last_error,
+            last_error: self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             breaker: changing.breaker,
         }
     }
@@ -267,7 +281,8 @@ impl Registry {
         let unit = Arc::new(Unit {
             digest: short(digest).to_owned(),
             declared,
-            changing: Mutex::new(Changing { state: State::Starting, reason: None, last_error: None, breaker: None }),
+            changing: Mutex::new(Changing { state: State::Starting, reason: None, breaker: None }),
+            last_error: Arc::default(),
             durable: Mutex::new(None),
             tap,
             counts,

@@ -260,20 +260,49 @@ fn a_removed_unit_says_how_many_messages_wait_and_works_on_them_when_it_is_back(
     send(&vejas, "/in", [1]);
     lines(&vejas, 1);
     fs::remove_file(vejas.manifests().join("flow.yaml")).unwrap();
-    until(&vejas, "the removal", |status| unit(status, "flow/work").is_none());
+    until(&vejas, "the removal", |status| unit(status, "flow/work").unwrap()["state"] == "parked");
     send(&vejas, "/in", [2, 3]);
     assert!(vejas.stop().success());
     vejas.start();
     let status = until(&vejas, "the parked unit", |status| unit(status, "flow/work").is_some());
     let work = unit(&status, "flow/work").unwrap();
     assert_eq!(work["state"], "parked");
-    assert!(work["reason"].as_str().unwrap().contains("2 messages wait"), "{work}");
+    assert!(work["reason"].as_str().unwrap().contains("2 messages"), "{work}");
     assert_eq!(get(vejas.api, "/readyz").unwrap().0, 200);
 
     write(&vejas, "flow.yaml", &flow("raw", ".v = 2"));
     let mut found = lines(&vejas, 3);
     found.sort();
     assert_eq!(found, [r#"{"id":1,"v":1}"#, r#"{"id":2,"v":2}"#, r#"{"id":3,"v":2}"#]);
+}
+
+#[test]
+fn purge_gives_up_what_waits_for_a_unit_and_nothing_else() {
+    let mut vejas =
+        Vejas::new(&[("in.yaml", ENTRANCE), ("flow.yaml", &flow("raw", ".v = 1")), ("sink.yaml", FILE_SINK)]);
+    vejas.start();
+    send(&vejas, "/in", [1]);
+    lines(&vejas, 1);
+    let purge = |unit: &str| {
+        let output = vejas.command(&["purge", unit, "--yes"]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
+    };
+    // Of a unit that runs: it goes on behind what was given up.
+    assert_eq!(purge("sink/out"), (Some(0), "sink/out: 0 messages given up\n".to_owned()));
+    send(&vejas, "/in", [2]);
+    lines(&vejas, 2);
+    fs::remove_file(vejas.manifests().join("flow.yaml")).unwrap();
+    until(&vejas, "the removal", |status| unit(status, "flow/work").unwrap()["state"] == "parked");
+    send(&vejas, "/in", [3, 4]);
+    assert_eq!(purge("flow/work"), (Some(0), "flow/work: 2 messages given up\n".to_owned()));
+    until(&vejas, "the end of the unit", |status| unit(status, "flow/work").is_none());
+    let (code, text) = purge("flow/none");
+    assert!(code != Some(0) && text.contains("flow/none"), "{text}");
+
+    write(&vejas, "flow.yaml", &flow("raw", ".v = 2"));
+    until(&vejas, "its return", |status| unit(status, "flow/work").is_some());
+    send(&vejas, "/in", [5]);
+    assert_eq!(lines(&vejas, 3)[2], r#"{"id":5,"v":2}"#);
 }
 
 /// A receiver whose deliveries are kept with their order.

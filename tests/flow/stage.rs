@@ -12,6 +12,7 @@ use vejas::id::Names;
 use vejas::ports::bus::{Batch, DurableConfig, Error, Start};
 use vejas::runtime::clock::SystemClock;
 use vejas::runtime::config::Config;
+use vejas::runtime::reading::Backlogs;
 use vejas::runtime::units::Units;
 use vejas::runtime::{load, streams};
 use vejas::unit::context::Context;
@@ -105,7 +106,9 @@ impl Stage {
 
     pub async fn run(&mut self) {
         let loaded = load::load(&self.config).await.unwrap();
-        let started = Units::start(loaded, &self.context, &self.config, &self.registry, &self.entrances).await;
+        let started =
+            Units::start(loaded, &self.context, &self.config, &self.registry, &self.entrances, Backlogs::default())
+                .await;
         self.units = Some(started.unwrap().0);
     }
 
