@@ -1,9 +1,11 @@
 //! What happens at start, in order, and at the end.
 //!
 //! 1. The manifests are read and checked; what has an error is left out, or nothing starts (`strict`).
-//! 2. The bus is opened, streams and buckets are made, then *all durables*: no message may enter before every reader
-//!    that starts at the end has its place.
-//! 3. The API answers (not ready), sinks and flows run, then sources, then the entrances open, then the process is ready.
+//! 2. The bus is opened, streams and buckets are made, the API answers (not ready).
+//! 3. Sinks and flows get *all their durables*: no message may enter before every reader that starts at the end has its place.
+//! 4. Sources run, the entrances open, then the process is ready.
+//!
+//! From then on it follows the manifests (`reload`, `units`) until it is told to stop.
 //!
 //! The end is the reverse: not ready, entrances and sources stop, flows and sinks finish what is in hand, the bus closes.
 
