@@ -173,6 +173,12 @@ pub async fn load(versions: &Versions, digest: &str) -> Result<LoadedUnit, Error
         .map_err(|panic| Error::Unusable { digest: broke_off, reason: panic.to_string() })?
 }
 
+/// The pieces that a piece refers to; of a file none.
+pub(super) fn references(bytes: &[u8]) -> Vec<String> {
+    let document: Result<Document, _> = serde_json::from_slice(bytes);
+    document.map(|document| document.refers.into_iter().map(|reference| reference.digest).collect()).unwrap_or_default()
+}
+
 #[derive(Default)]
 struct Gathered {
     seen: BTreeSet<String>,

@@ -4,7 +4,7 @@
 
 pub mod clock;
 pub mod config;
-mod contents;
+pub mod contents;
 pub mod dead_letters;
 mod durables;
 mod flow_batch;

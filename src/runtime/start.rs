@@ -33,6 +33,8 @@ use crate::unit::status::Registry;
 
 /// How long a front door may take to close.
 const DOOR_CLOSES_MAX: Duration = Duration::from_secs(3);
+/// How often what former versions were made of is looked through.
+const COLLECT_PERIOD: Duration = Duration::from_secs(1_800);
 /// How often histograms are folded, so that they stay small.
 const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 
@@ -192,6 +194,7 @@ async fn follow(
     context: &Context,
     config: &Config,
 ) -> String {
+    let mut collections = tokio::time::interval(COLLECT_PERIOD);
     loop {
         let next = async {
             match &mut reloads {
@@ -202,6 +205,10 @@ async fn follow(
         let loaded = tokio::select! {
             reason = units.failed() => return reason,
             loaded = next => loaded,
+            _ = collections.tick() => {
+                units.collect().await;
+                continue;
+            }
         };
         told.read(config, &loaded);
         let (fingerprint, beside) = (loaded.fingerprint.clone(), loaded.beside.clone());

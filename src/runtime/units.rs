@@ -37,6 +37,8 @@ use crate::unit::status::{self, Registry, State};
 
 /// How long a change waits for its readers before sources and entrances stay as they are.
 const READERS_WAIT: Duration = Duration::from_secs(30);
+/// What a version is made of is kept this long, also when nothing names it any more.
+const CONTENT_AGE_MIN: Duration = Duration::from_secs(3_600);
 /// How long a source may take to stop.
 const SOURCE_STOP_MAX: Duration = Duration::from_secs(10);
 
@@ -414,6 +416,17 @@ impl Units {
         unit.set_error("settings", reason, self.shared.context.clock.now());
         unit.set_state(State::Failed, Some(reason.to_owned()));
         Ok(())
+    }
+
+    /// Removes what former versions were made of, once nothing needs it.
+    pub async fn collect(&self) {
+        let current = self.current.values().map(|current| current.digest.clone());
+        let stored_before = self.shared.context.clock.now().minus(CONTENT_AGE_MIN);
+        match self.shared.versions.collect(current, stored_before).await {
+            Ok(0) => {}
+            Ok(contents) => tracing::debug!(contents, "contents of former versions removed"),
+            Err(error) => tracing::warn!("contents of former versions are removed later: {error}"),
+        }
     }
 
     /// Completes when a unit ends that nobody told to end.

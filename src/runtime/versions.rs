@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use super::contents::Piece;
+use super::contents::{self, Piece};
 use crate::id::{Names, UnitId};
 use crate::ports::bus::Error;
 use crate::ports::store::{Condition, Outcome, Store, Write};
 use crate::protocol::parts::Run;
+use crate::time::Timestamp;
 
 /// Bytes of one chunk of a content.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -145,6 +146,47 @@ impl Versions {
         Ok(after.map(|_| bytes.freeze()))
     }
 
+    /// Removes contents that no record and none of `current` names and that were stored before `stored_before`. Answers how many
+    /// versions and files that were.
+    pub async fn collect(
+        &self,
+        current: impl Iterator<Item = String>,
+        stored_before: Timestamp,
+    ) -> Result<usize, Error> {
+        let runs = self.runs().await?;
+        let parts = runs.iter().flat_map(|(_, run)| &run.parts);
+        let mut wanted: Vec<String> = parts.filter_map(|part| part.digest.clone()).chain(current).collect();
+        let mut named = BTreeSet::new();
+        while let Some(digest) = wanted.pop() {
+            if named.contains(&digest) {
+                continue;
+            }
+            if let Some(bytes) = self.content(&digest).await? {
+                wanted.extend(contents::references(&bytes));
+            }
+            named.insert(digest);
+        }
+        let mut removed = BTreeSet::new();
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.store.list(&self.bucket, CONTENT_PREFIX, after.as_deref(), PAGE_ENTRIES).await?;
+            let Some(last) = page.last() else { return Ok(removed.len()) };
+            after = Some(last.key.clone());
+            let mut writes = Vec::new();
+            for entry in page {
+                let Some((digest, _)) = entry.key[CONTENT_PREFIX.len()..].split_once('/') else { continue };
+                if entry.written >= stored_before || named.contains(digest) {
+                    continue;
+                }
+                self.known().remove(digest);
+                removed.insert(digest.to_owned());
+                let (key, condition) = (entry.key, Condition::Revision(entry.revision));
+                writes.push(Write { bucket: self.bucket.clone(), key, value: None, condition, ttl: None });
+            }
+            self.store.write(writes).await?;
+        }
+    }
+
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,6 +213,7 @@ impl Versions {
 }
 
 const RUN_PREFIX: &str = "run/";
+const CONTENT_PREFIX: &str = "content/";
 
 fn run_key(unit: &UnitId) -> String {
     format!("{RUN_PREFIX}{unit}")
