@@ -12,7 +12,7 @@ profile=release
 arguments=()
 for argument in "$@"; do
     case "$argument" in
-        --smoke) profile=dev; arguments+=(--minutes 0.12 --rate 300) ;;
+        --smoke) profile=dev; arguments+=(--minutes 0.08 --rate 60) ;;
         -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) arguments+=("$argument") ;;
     esac

@@ -103,7 +103,7 @@ spec:
 
 fn body(number: u64, id: &str) -> Vec<u8> {
     let bytes = match number {
-        n if n % LARGEST_EVERY == 1_000 => BODY_BYTES_MAX as usize,
+        n if n % LARGEST_EVERY == 100 => BODY_BYTES_MAX as usize,
         n if n % LARGE_EVERY == 0 => BODY_BYTES_DEFAULT,
         _ => 300,
     };
