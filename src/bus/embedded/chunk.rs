@@ -196,6 +196,10 @@ impl Chunk {
         Ok(chunk)
     }
 
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     pub fn bytes(&self) -> usize {
         self.data.len()
     }
