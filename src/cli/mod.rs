@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod completions;
+pub mod data;
 pub mod dlq;
 pub mod exit;
 pub mod explain;
@@ -34,6 +35,7 @@ enum Command {
     Test(test::Args),
     Status(status::Args),
     Dlq(Box<dlq::Args>),
+    Data(data::Args),
     Tap(tap::Args),
     Explain(explain::Args),
     New(new::Args),
@@ -63,6 +65,7 @@ pub fn main() -> Exit {
         Command::Test(args) => test::run(&args),
         Command::Status(args) => status::main(args),
         Command::Dlq(args) => dlq::main(*args),
+        Command::Data(args) => data::run(args),
         Command::Tap(args) => tap::main(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),

@@ -137,6 +137,10 @@ pub(super) fn open(options: &Options) -> Result<(Lock, Engine, Ledger), OpenErro
         // A first start that was cut off: the database would not go on with it.
         std::fs::remove_dir_all(&bus).map_err(io)?;
     }
+    if bus.exists() {
+        // Holds nothing, and the database does not open without it.
+        OpenOptions::new().append(true).create(true).open(bus.join("lock")).map_err(io)?;
+    }
     format::ensure(&path).map_err(io)?;
     let window = Arc::new(Window::new(Arc::clone(&options.clock)));
     let db = Db::open(&bus, options, Arc::clone(&window)).map_err(|error| match error {

@@ -12,12 +12,23 @@ use super::tree;
 use crate::bus::embedded::chunk::Chunk;
 use crate::bus::embedded::codec::meta;
 
-type Versions = BTreeMap<Bytes, (u64, Option<Bytes>)>;
+/// The version of a key that a journal holds.
+#[derive(Debug, Clone)]
+pub(super) struct Version {
+    /// Of its commit.
+    number: u64,
+    /// Newer than anything in the tables.
+    newest: bool,
+    seqno: u64,
+    value: Option<Bytes>,
+}
+
+type Versions = BTreeMap<Bytes, Version>;
 
 /// What the journals hold, per keyspace, newest versions only.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
-    pub versions: [Versions; 3],
+    versions: [Versions; 3],
     /// Keys that a damaged commit seems to have written and that nothing newer tells of, by keyspace.
     pub unproven: Vec<(usize, Bytes)>,
 }
@@ -26,40 +37,53 @@ pub(super) struct Overlay {
 pub(super) fn overlay(survey: &Survey) -> io::Result<Overlay> {
     let mut overlay = Overlay::default();
     let at_of = |id: u64| survey.keyspaces.iter().position(|keyspace| keyspace.id == id);
-    let mut seqno = 0;
+    let (mut number, mut seqno) = (0, 0);
     let mut unproven = Vec::new();
     for path in &survey.journals {
         let cut = survey.torn.iter().find(|(torn, _)| torn == path).map(|(_, offset)| *offset);
         for part in Parts::new(read_journal(path)?) {
-            let (items, offset, proven) = match part {
+            let (items, offset, own, proven) = match part {
                 Part::Batch(batch) => {
-                    seqno = seqno.max(batch.seqno);
-                    (batch.items, batch.offset, true)
+                    let Some(mark) = batch.mark() else { continue };
+                    (number, seqno) = (mark.number, batch.seqno);
+                    (batch.items, batch.offset, number, true)
                 }
-                Part::Gap(gap) => (gap.items, gap.offset, false),
+                Part::Gap(gap) => (gap.items, gap.offset, number + 1, false),
             };
             if cut.is_some_and(|cut| offset as u64 >= cut) {
                 break;
             }
             for item in items {
                 let Some(at) = at_of(item.keyspace) else { continue };
+                let tree = &survey.keyspaces[at].tree;
+                let newest = tree.mark.is_none_or(|held| held.number < own);
+                // What the tables hold, too, is of use only where they are damaged: they may have removed it since.
+                if !newest && tree.faults.is_empty() {
+                    continue;
+                }
                 // A chunk proves itself; all else needs the batch's checksum.
                 let whole_chunk = |value: &Bytes| at == 1 && Chunk::read(value.clone()).is_ok();
                 if proven || item.value.as_ref().is_some_and(whole_chunk) {
-                    overlay.versions[at].insert(item.key, (seqno, item.value));
+                    overlay.put(at, item.key, Version { number: own, newest, seqno, value: item.value });
                 } else if item.key != meta::MARK {
-                    unproven.push((at, item.key, seqno));
+                    unproven.push((at, item.key, own));
                 }
             }
         }
     }
-    for (at, key, before) in unproven {
-        let told = overlay.versions[at].get(&key).is_some_and(|(seqno, _)| *seqno > before);
-        if !told {
-            overlay.unproven.push((at, key));
+    unproven.retain(|(at, key, own)| overlay.versions[*at].get(key).is_none_or(|version| version.number < *own));
+    overlay.unproven = unproven.into_iter().map(|(at, key, _)| (at, key)).collect();
+    Ok(overlay)
+}
+
+impl Overlay {
+    /// The commit's number decides: journals that were exchanged are not in order, and fjall's count is not proven.
+    fn put(&mut self, at: usize, key: Bytes, version: Version) {
+        let known = self.versions[at].get(&key);
+        if known.is_none_or(|known| known.number <= version.number) {
+            self.versions[at].insert(key, version);
         }
     }
-    Ok(overlay)
 }
 
 /// A key with its newest value.
@@ -88,7 +112,7 @@ struct Hole {
 /// Walks over one keyspace in the order of its keys.
 pub(super) struct Merge<'a> {
     sources: Vec<Source>,
-    journal: std::iter::Peekable<std::collections::btree_map::Iter<'a, Bytes, (u64, Option<Bytes>)>>,
+    journal: std::iter::Peekable<std::collections::btree_map::Iter<'a, Bytes, Version>>,
     holes: VecDeque<Hole>,
     /// Every hole there was, as far as it was walked.
     pub holes_met: Vec<(Option<Bytes>, Option<Bytes>)>,
@@ -161,13 +185,13 @@ impl<'a> Merge<'a> {
             }
             let mut in_journal = false;
             if self.journal.peek().is_some_and(|(next, _)| **next == key)
-                && let Some((_, (seqno, value))) = self.journal.next()
+                && let Some((_, version)) = self.journal.next()
             {
-                take(*seqno, value);
-                in_journal = true;
+                take(if version.newest { u64::MAX } else { version.seqno }, &version.value);
+                in_journal = version.newest;
             }
             self.entries += 1;
-            // What the journals hold is newer than any table that could have lost something.
+            // What only the journals hold is newer than any table that could have lost something.
             let doubtful = self.is_doubtful(&key) && !in_journal;
             if let Some((_, Some(value))) = newest {
                 return Ok(Some(Found { key, value, doubtful }));

@@ -60,6 +60,12 @@ pub(super) fn read_journal(path: &Path) -> io::Result<Bytes> {
     }
     let (mut bytes, mut step, mut at) = (Vec::new(), vec![0; STEP], 0);
     while at < length {
+        // Most of a journal is a hole. Where that cannot be asked, it is read as zeros.
+        match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => at = data.max(at),
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(_) => {}
+        }
         let size = STEP.min(usize::try_from(length - at).unwrap_or(STEP));
         file.read_exact_at(&mut step[..size], at)?;
         if step[..size] != ZEROS[..size] {
@@ -203,6 +209,19 @@ fn keyspaces(bus: &Path, data_dir: &Path, report: &mut Report, depth: Depth) -> 
     Ok([read(0)?, read(1)?, read(2)?])
 }
 
+/// What is left of a range.
+fn without(range: (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut left = vec![range];
+    for (first, last) in taken {
+        left = left
+            .into_iter()
+            .flat_map(|(from, to)| [(from, to.min(first.saturating_sub(1))), (from.max(last + 1), to)])
+            .filter(|(from, to)| from <= to)
+            .collect();
+    }
+    left
+}
+
 /// A stretch of journal without whole batches that is not explained yet.
 struct Pending {
     path: PathBuf,
@@ -225,6 +244,8 @@ struct Walk<'a> {
     last: Mark,
     pending: Vec<Pending>,
     lost: Vec<(u64, u64)>,
+    /// Commits that are there out of their order.
+    stray: Vec<(u64, u64)>,
     torn: Vec<(PathBuf, u64)>,
     /// Bytes of the journal that was read last.
     end: u64,
@@ -235,7 +256,19 @@ impl<'a> Walk<'a> {
         let marks = keyspaces.iter().filter_map(|keyspace| keyspace.tree.mark);
         let last = marks.max_by_key(|mark| mark.number).unwrap_or_default();
         let (pending, lost, torn) = (Vec::new(), Vec::new(), Vec::new());
-        Walk { data_dir, keyspaces, synced, first: None, previous: None, last, pending, lost, torn, end: 0 }
+        Walk {
+            data_dir,
+            keyspaces,
+            synced,
+            first: None,
+            previous: None,
+            last,
+            pending,
+            lost,
+            stray: Vec::new(),
+            torn,
+            end: 0,
+        }
     }
 
     fn journal(&mut self, path: &Path, report: &mut Report) -> io::Result<()> {
@@ -270,7 +303,14 @@ impl<'a> Walk<'a> {
         let expected = self.previous.map(|(previous, _)| previous.number + 1);
         match self.previous {
             Some((previous, _)) if mark.number <= previous.number => {
-                return fault(format!("commit {} comes after commit {}", mark.number, previous.number));
+                match self.stray.last_mut() {
+                    Some(open) if open.1 + 1 == mark.number => open.1 = mark.number,
+                    _ => {
+                        self.stray.push((mark.number, mark.number));
+                        fault(format!("commit {} comes after commit {}", mark.number, previous.number));
+                    }
+                }
+                return;
             }
             Some((previous, _)) if Some(mark.number) == expected => {
                 if batch.chain_after(previous.chain, mark.number) != mark.chain {
@@ -341,6 +381,7 @@ impl<'a> Walk<'a> {
             missing.extend(
                 lost_here.iter().filter(|(_, last)| *last > held).map(|(first, last)| (*first.max(&(held + 1)), *last)),
             );
+            let missing: Vec<(u64, u64)> = missing.into_iter().flat_map(|range| without(range, &self.stray)).collect();
             for (first, last) in &missing {
                 let what = format!("the keyspace `{}` lacks commits {first} to {last}", SPACES[at].1);
                 let path = journals.last().cloned().unwrap_or_else(|| self.data_dir.join("bus"));
