@@ -5,4 +5,8 @@
 #![allow(clippy::disallowed_methods)]
 
 mod campaign;
+mod clock;
+mod disk_full;
 mod ground;
+#[path = "../support/mod.rs"]
+mod support;

@@ -99,7 +99,7 @@ pub(super) fn walk(
             record = records.next().map_err(io)?;
         }
         if has_chunk && let Some(found) = chunk.take() {
-            piece.chunk = Chunk::read(found.value).ok().filter(|chunk| chunk.first == piece.first);
+            piece.chunk = Chunk::read(found.value).ok().filter(|chunk| chunk.belongs(piece.stream, piece.first));
             chunk = next_chunk(&mut chunks).map_err(io)?;
         }
         for visitor in visitors.iter_mut() {

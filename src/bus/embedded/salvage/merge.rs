@@ -5,12 +5,12 @@ use std::io;
 
 use bytes::Bytes;
 
-use super::journal::{Part, Parts};
+use super::journal::{Item, Part, Parts};
 use super::survey::{Survey, read_journal};
 use super::table::{Cursor, Step};
 use super::tree;
 use crate::bus::embedded::chunk::Chunk;
-use crate::bus::embedded::codec::meta;
+use crate::bus::embedded::codec::{first_of_key, meta};
 
 /// The version of a key that a journal holds.
 #[derive(Debug, Clone)]
@@ -62,8 +62,7 @@ pub(super) fn overlay(survey: &Survey) -> io::Result<Overlay> {
                     continue;
                 }
                 // A chunk proves itself; all else needs the batch's checksum.
-                let whole_chunk = |value: &Bytes| at == 1 && Chunk::read(value.clone()).is_ok();
-                if proven || item.value.as_ref().is_some_and(whole_chunk) {
+                if proven || (at == 1 && is_whole_chunk(&item)) {
                     overlay.put(at, item.key, Version { number: own, newest, seqno, value: item.value });
                 } else if item.key != meta::MARK {
                     unproven.push((at, item.key, own));
@@ -74,6 +73,13 @@ pub(super) fn overlay(survey: &Survey) -> io::Result<Overlay> {
     unproven.retain(|(at, key, own)| overlay.versions[*at].get(key).is_none_or(|version| version.number < *own));
     overlay.unproven = unproven.into_iter().map(|(at, key, _)| (at, key)).collect();
     Ok(overlay)
+}
+
+fn is_whole_chunk(item: &Item) -> bool {
+    let stream = item.key.first_chunk::<4>().map(|id| u32::from_be_bytes(*id));
+    let (Some(stream), Ok(first)) = (stream, first_of_key(&item.key)) else { return false };
+    let chunk = item.value.clone().and_then(|value| Chunk::read(value).ok());
+    chunk.is_some_and(|chunk| item.key.len() == 12 && chunk.belongs(stream, first))
 }
 
 impl Overlay {
