@@ -95,7 +95,7 @@ fn cases(dir: &Path, chance: &mut Chance) -> Vec<Case> {
             add(Damage::Cut(cut));
         }
         let (flips, cuts) = if full() {
-            (length.min(150), length.min(30))
+            (length.min(60), length.min(12))
         } else {
             (if is_journal(file) { 25 } else { 3 + length / 30_000 }, 1)
         };

@@ -6,7 +6,9 @@
 
 mod campaign;
 mod clock;
+mod commands;
 mod disk_full;
+mod format;
 mod ground;
 #[path = "../support/mod.rs"]
 mod support;

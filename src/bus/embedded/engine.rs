@@ -421,7 +421,7 @@ impl Shared {
 
     /// Ends the bus because of what a read met.
     pub fn broken(&self, broken: &Broken) -> Error {
-        let reason = broken.to_string();
+        let reason = format!("{broken}; `vejas data check` says what of the data folder is damaged");
         self.stop(&mut self.lock_any(), &reason);
         Error::Stopped(reason)
     }

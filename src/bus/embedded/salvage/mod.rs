@@ -8,6 +8,7 @@
 //! Memory is bounded by the journals (about 64 MiB of the newest commits) and one block per table, whatever the size of the directory.
 
 mod check;
+mod commits;
 mod export;
 mod holdings;
 mod journal;
@@ -62,6 +63,17 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
 /// The format as a record of the database says it.
 pub(super) fn recorded_format(survey: &Survey) -> io::Result<Option<u32>> {
     use super::codec::meta;
+    // Whatever form its commits have: an older one may have no marks.
+    for path in &survey.journals {
+        for part in journal::Parts::new(survey::read_journal(path)?) {
+            let journal::Part::Batch(batch) = part else { continue };
+            let format =
+                batch.items.iter().find(|item| item.key == meta::FORMAT).and_then(|item| item.value.as_deref());
+            if let Some(format) = format.and_then(|value| value.try_into().ok()) {
+                return Ok(Some(u32::from_le_bytes(format)));
+            }
+        }
+    }
     let overlay = merge::overlay(survey)?;
     let mut records = merge::Merge::new(survey, &overlay, 0)?;
     while let Some(found) = records.next()?.filter(|found| &found.key[..] <= meta::FORMAT) {
