@@ -10,5 +10,6 @@ mod commands;
 mod disk_full;
 mod format;
 mod ground;
+mod killed;
 #[path = "../support/mod.rs"]
 mod support;
