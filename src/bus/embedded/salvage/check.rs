@@ -30,6 +30,14 @@ struct Tally {
     last: u64,
 }
 
+/// Adds a range, to the one before when it goes on with it.
+fn push(ranges: &mut Vec<(u64, u64)>, first: u64, last: u64) {
+    match ranges.last_mut() {
+        Some(open) if open.1 + 1 == first => open.1 = last,
+        _ => ranges.push((first, last)),
+    }
+}
+
 fn sum(ranges: &[(u64, u64)]) -> u64 {
     ranges.iter().map(|(first, last)| last - first + 1).sum()
 }
@@ -67,7 +75,7 @@ impl Visitor for Counter {
             }
             (None, Some(span)) => {
                 if span.is_dense() {
-                    tally.lost.push((span.first, span.last));
+                    push(&mut tally.lost, span.first, span.last);
                 } else {
                     self.sparse.insert((piece.stream, span.first));
                 }
@@ -76,7 +84,7 @@ impl Visitor for Counter {
             (None, None) => return Ok(()),
         };
         if piece.first > tally.next {
-            tally.gaps.push((tally.next, piece.first - 1));
+            push(&mut tally.gaps, tally.next, piece.first - 1);
         }
         tally.next = tally.next.max(last + 1);
         tally.last = tally.last.max(last);
@@ -87,7 +95,7 @@ impl Visitor for Counter {
         if self.sparse.contains(&(stream, first))
             && let Some(tally) = self.streams.get_mut(&stream)
         {
-            tally.lost.extend(index_sequences(first, value).map(|sequence| (sequence, sequence)));
+            index_sequences(first, value).for_each(|sequence| push(&mut tally.lost, sequence, sequence));
         }
         Ok(())
     }
@@ -261,7 +269,8 @@ fn impossible_position(heads: &Heads, id: u32, value: &[u8]) -> Option<String> {
 
 /// Takes the folder and looks at it from outside.
 pub(super) fn look(data_dir: &Path) -> Result<(Lock, Survey, Overlay), Error> {
-    if !data_dir.is_dir() {
+    // Another folder is not to get so much as a lock.
+    if !["bus", "synced", "format"].iter().any(|name| data_dir.join(name).exists()) {
         return Err(Error::NoFolder(data_dir.to_owned()));
     }
     let lock = Lock::take(data_dir)?;

@@ -43,6 +43,9 @@ pub(super) struct Heads {
     pub unreadable: Vec<Bytes>,
 }
 
+/// Streams and buckets beyond the last known one that are taken for real: their own records may be what is lost.
+const UNKNOWN_MAX: u32 = 64;
+
 /// One chunk, or the lack of it.
 #[derive(Debug)]
 pub(super) struct Piece {
@@ -102,7 +105,7 @@ pub(super) fn walk(
             piece.chunk = Chunk::read(found.value).ok().filter(|chunk| chunk.belongs(piece.stream, piece.first));
             chunk = next_chunk(&mut chunks).map_err(io)?;
         }
-        for visitor in visitors.iter_mut() {
+        for visitor in visitors.iter_mut().filter(|_| heads.can_be_stream(piece.stream)) {
             visitor.piece(&heads, &piece)?;
         }
         tell(&mut *progress, &records, &chunks);
@@ -115,7 +118,7 @@ pub(super) fn walk(
                     visitor.index(stream, first, &found.value)?;
                 }
             }
-            (Some(b'e'), Some(_)) => {
+            (Some(b'e'), Some(bucket)) if heads.can_be_bucket(bucket) => {
                 for visitor in visitors.iter_mut() {
                     visitor.entry(&heads, &found)?;
                 }
@@ -164,6 +167,17 @@ fn heads(records: &mut Merge<'_>) -> io::Result<(Heads, Option<Found>)> {
 }
 
 impl Heads {
+    /// Whether this can be the number of a stream: numbers begin with 0 and have no holes.
+    pub fn can_be_stream(&self, id: u32) -> bool {
+        let known = self.streams.keys().chain(self.subjects.keys().map(|(stream, _)| stream)).max();
+        id < known.map_or(0, |last| last.saturating_add(1)).saturating_add(UNKNOWN_MAX)
+    }
+
+    /// The same for buckets.
+    pub fn can_be_bucket(&self, id: u32) -> bool {
+        id < self.buckets.keys().max().map_or(0, |last| last.saturating_add(1)).saturating_add(UNKNOWN_MAX)
+    }
+
     fn take(&mut self, found: &Found) -> Option<()> {
         fn known<T>(value: T, doubtful: bool) -> Known<T> {
             Known { value, doubtful }

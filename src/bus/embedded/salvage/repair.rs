@@ -141,6 +141,8 @@ struct Rebuilt {
     bytes: u64,
     time: Option<Timestamp>,
     by_name: BTreeMap<String, u32>,
+    /// Number of the next subject that has none.
+    next_subject: u32,
     lasts: BTreeMap<u32, u64>,
 }
 
@@ -249,7 +251,9 @@ fn unnamed(id: u32) -> StreamConfig {
 impl Visitor for Writer<'_> {
     fn heads(&mut self, heads: &Heads) -> Result<(), Error> {
         for ((stream, number), subject) in &heads.subjects {
-            self.streams.entry(*stream).or_default().by_name.insert(subject.value.1.clone(), *number);
+            let rebuilt = self.streams.entry(*stream).or_default();
+            rebuilt.by_name.insert(subject.value.1.clone(), *number);
+            rebuilt.next_subject = rebuilt.next_subject.max(number + 1);
         }
         Ok(())
     }
@@ -265,8 +269,15 @@ impl Visitor for Writer<'_> {
         let mut builder: Option<Builder> = None;
         for at in 0..chunk.count() {
             let Ok(message) = chunk.message(at) else { continue };
-            let next = rebuilt.by_name.values().max().map_or(0, |last| last + 1);
-            let subject = *rebuilt.by_name.entry(message.subject.clone()).or_insert(next);
+            let subject = match rebuilt.by_name.get(&message.subject) {
+                Some(subject) => *subject,
+                None => {
+                    let subject = rebuilt.next_subject;
+                    rebuilt.next_subject += 1;
+                    rebuilt.by_name.insert(message.subject.clone(), subject);
+                    subject
+                }
+            };
             let builder = builder.get_or_insert_with(|| Builder::new(piece.stream, piece.first, message.time));
             builder.push_kept(message.sequence, subject, &message);
             rebuilt.lasts.insert(subject, message.sequence);

@@ -172,6 +172,12 @@ fn keyspaces(bus: &Path, data_dir: &Path, report: &mut Report, depth: Depth) -> 
     if !exists && bus.exists() {
         report.fault(data_dir, &folder.join("0"), &whole("the folder is missing"));
     }
+    for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+        let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+        if entry.path().is_dir() && number.is_none() {
+            report.fault(data_dir, &entry.path(), &whole("a keyspace has a number for a name"));
+        }
+    }
     let mut named = [false; 3];
     for table in &names.tables {
         let mut cursor = tree::open_cursor(&table.path)?;

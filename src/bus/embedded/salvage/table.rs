@@ -68,7 +68,9 @@ fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
 }
 
 /// Name, position and length of each section of an archive file.
-pub(super) fn contents(file: &File, length: u64) -> io::Result<Result<Vec<(Vec<u8>, u64, u64)>, Damage>> {
+type Sections = Vec<(Vec<u8>, u64, u64)>;
+
+pub(super) fn contents(file: &File, length: u64) -> io::Result<Result<Sections, Damage>> {
     let Some(trailer_at) = length.checked_sub(TRAILER_BYTES) else {
         return Ok(Err(damage(0, length, "shorter than its trailer")));
     };

@@ -97,8 +97,10 @@ fn table(tree: &mut Tree, path: &Path, id: u64, checksum: Option<u128>, depth: D
         let before = tree.faults.len();
         find_damage(tree, path)?;
         if tree.faults.len() == before {
-            let what = "its bytes are not those that were written, but every block is whole";
-            tree.faults.push((path.to_owned(), whole(what)));
+            // Its number fits, so it is of another keyspace or directory: what is in it does not belong here.
+            tree.faults.push((path.to_owned(), whole("it is another table, every block of which is whole")));
+            tree.missing = true;
+            return Ok(());
         }
     }
     tree.tables.push(Listed { path: path.to_owned() });
@@ -117,7 +119,7 @@ fn table(tree: &mut Tree, path: &Path, id: u64, checksum: Option<u128>, depth: D
 fn find_damage(tree: &mut Tree, path: &Path) -> io::Result<()> {
     let mut cursor = open_cursor(path)?;
     let mut open: Option<(Damage, String)> = None;
-    let show = |key: Option<&[u8]>| key.map_or("the first key".to_owned(), |key| super::names::raw_key(key));
+    let show = |key: Option<&[u8]>| key.map_or("the first key".to_owned(), super::names::raw_key);
     loop {
         let step = cursor.next()?;
         let until = match &step {
