@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod completions;
+pub mod data;
 pub mod dlq;
 pub mod exit;
 pub mod explain;
@@ -36,6 +37,7 @@ enum Command {
     Status(status::Args),
     Dlq(Box<dlq::Args>),
     Purge(purge::Args),
+    Data(data::Args),
     Tap(tap::Args),
     Explain(explain::Args),
     New(new::Args),
@@ -66,6 +68,7 @@ pub fn main() -> Exit {
         Command::Status(args) => status::main(args),
         Command::Dlq(args) => dlq::main(*args),
         Command::Purge(args) => purge::main(args),
+        Command::Data(args) => data::run(args),
         Command::Tap(args) => tap::main(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),

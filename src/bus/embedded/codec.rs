@@ -120,7 +120,8 @@ pub(super) mod meta {
     use super::key;
 
     pub const FORMAT: &[u8] = b"F";
-    pub const COMMIT: &[u8] = b"N";
+    /// The newest commit's mark, in every keyspace. Sorts before all other keys.
+    pub const MARK: &[u8] = &[0];
     pub const STREAM: u8 = b'T';
     pub const SUBJECT: u8 = b'S';
     pub const DURABLE: u8 = b'D';
