@@ -208,6 +208,31 @@ impl Table {
         Ok(Ok(Block { kind: head.kind, plain: Bytes::from(plain), end }))
     }
 
+    /// The last entry of all: looked for backwards, as the last data block ends where the index begins.
+    pub fn last(&self) -> io::Result<Option<Entry>> {
+        let Some(facts) = &self.facts else { return Ok(None) };
+        let mut window = vec![0; STEP_BYTES + BLOCK_HEAD_BYTES];
+        let mut end = facts.data_end;
+        while end > 0 {
+            let begin = end.saturating_sub(STEP_BYTES as u64);
+            let bytes = window.len().min(usize::try_from(facts.data_end - begin).unwrap_or(0));
+            self.file.read_exact_at(&mut window[..bytes], begin)?;
+            for at in (0..bytes.saturating_sub(BLOCK_HEAD_BYTES - 1)).rev() {
+                let head =
+                    window[at..].starts_with(BLOCK_MAGIC).then(|| Head::decode(&window[at..at + BLOCK_HEAD_BYTES]));
+                let Some(Some(head)) = head else { continue };
+                let block_at = begin + at as u64;
+                if block_at + BLOCK_HEAD_BYTES as u64 + u64::from(head.stored_bytes) != facts.data_end {
+                    continue;
+                }
+                let block = self.block(block_at, facts.compressed)?;
+                return Ok(block.ok().and_then(|block| entries(&block.plain, 0).ok()).and_then(|mut all| all.pop()));
+            }
+            end = begin;
+        }
+        Ok(None)
+    }
+
     /// Where a block begins at or after `from`; the end of the file when none does.
     fn next_head(&self, mut from: u64) -> io::Result<u64> {
         let mut window = vec![0; STEP_BYTES + BLOCK_HEAD_BYTES];

@@ -104,8 +104,8 @@ fn table(tree: &mut Tree, path: &Path, id: u64, checksum: Option<u128>, depth: D
         }
     }
     tree.tables.push(Listed { path: path.to_owned() });
-    // The mark sorts first, so it is the first entry of the table that has it.
-    if let Ok(Some(Step::Entry(entry))) = table.cursor().next()
+    // The mark sorts last, so it is the last entry of the table that has it.
+    if let Ok(Some(entry)) = table.last()
         && entry.key == meta::MARK
         && let Some(Ok(mark)) = entry.value.as_deref().map(Mark::decode)
         && tree.mark.is_none_or(|known| known.number < mark.number)
