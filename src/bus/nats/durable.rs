@@ -79,13 +79,16 @@ impl Durables {
         {
             return Arc::clone(local);
         }
-        let out = all.remove(durable).map(|earlier| earlier.out().clone()).unwrap_or_default();
+        let earlier = all.remove(durable);
+        let out = earlier.as_ref().map(|earlier| earlier.out().clone()).unwrap_or_default();
+        let open =
+            earlier.map(|earlier| std::mem::take(&mut *earlier.open.lock().unwrap_or_else(PoisonError::into_inner)));
         let local = Arc::new(Local {
             name: durable.clone(),
             in_flight_max: config.in_flight_max,
             ack_wait: config.ack_wait,
             out: Mutex::new(out),
-            open: Mutex::default(),
+            open: Mutex::new(open.unwrap_or_default()),
         });
         all.insert(durable.clone(), Arc::clone(&local));
         local

@@ -71,10 +71,13 @@ impl Shared {
             let mut taken = Taken { local: &local, deliveries: Vec::new() };
             let said = self.collect(&mut open, &mut taken, messages_max, until).await;
             if !taken.deliveries.is_empty() {
-                if matches!(said, Said::Enough | Said::Silent) && open.left > 0 {
+                if matches!(said, Said::Enough | Said::Silent) {
                     self.keep(&local, open);
                 }
                 return Ok(taken.deliveries);
+            }
+            if matches!(said, Said::Silent) {
+                self.keep(&local, open);
             }
             match said {
                 Said::Gone => return Err(self.gone(&durable).await),
@@ -97,14 +100,16 @@ impl Shared {
         let now = self.now();
         let mut all = local.open.lock().unwrap_or_else(PoisonError::into_inner);
         // What lies in an old one is about to be handed out again; given up, it is handed back.
-        all.retain(|open| open.conversation.link().lost_because().is_none() && now < open.since + local.ack_wait / 2);
+        all.retain(|open| open.conversation.link().lost_because().is_none() && now < open.kept_at + local.ack_wait / 2);
         all.pop()
     }
 
     fn keep(&self, local: &Local, open: Open) {
+        let now = self.now();
+        let may_be_filled = open.left > 0 && (now < open.until || !open.conversation.answers.is_empty());
         let mut all = local.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < OPEN_MAX {
-            all.push(Open { since: self.now(), ..open });
+        if may_be_filled && all.len() < OPEN_MAX {
+            all.push(Open { kept_at: now, ..open });
         }
     }
 
@@ -121,7 +126,8 @@ impl Shared {
         }
         let call = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", token(&local.name.stream)?, token(&local.name.name)?);
         link.ask(&conversation, Subject::from(call), Bytes::from(body.to_string()));
-        Ok(Open { conversation, left: request.max, since: self.now() })
+        let now = self.now();
+        Ok(Open { conversation, left: request.max, until: now + wait, kept_at: now })
     }
 
     /// Takes what comes until the request is over, enough is there, or time is up.
@@ -194,28 +200,24 @@ impl Shared {
     pub(super) async fn put_off(&self, durable: &Durable, sequence: u64, delay: Duration) -> Result<(), Error> {
         let local = self.local(durable).await?;
         let link = self.connection.link()?;
-        let Some(out) = local.out().remove(&sequence) else { return Ok(()) };
+        let Some(out) = local.out().get(&sequence).cloned() else { return Ok(()) };
         let body = if delay.is_zero() { "-NAK".to_owned() } else { format!("-NAK {{\"delay\": {}}}", nanos(delay)) };
-        self.confirmed(&local, &link, sequence, out, body.into()).await
+        self.confirmed(&local, &link, out, body.into()).await
     }
 
     async fn confirmed(
         &self,
         local: &Local,
         link: &Arc<super::link::Link>,
-        sequence: u64,
         out: Out,
         body: Bytes,
     ) -> Result<(), Error> {
-        let sent = link.request(Lane::Direct, out.reply.clone(), None, body, self.connection.timeout());
+        let sent = link.request(Lane::Direct, out.reply, None, body, self.connection.timeout());
         let sent = sent.map_err(Error::Unavailable)?;
         match api::answer(link, sent).await {
             Ok(_) => Ok(()),
             Err(Fail::NoResponders) => Err(self.gone(&local.name).await),
-            Err(fail) => {
-                local.out().entry(sequence).or_insert(out);
-                Err(fail.error(&local.name.stream))
-            }
+            Err(fail) => Err(fail.error(&local.name.stream)),
         }
     }
 
@@ -251,7 +253,9 @@ pub(super) struct Open {
     conversation: Conversation,
     /// Messages it asked for that have not come.
     left: usize,
-    since: Duration,
+    /// When the server forgets it.
+    until: Duration,
+    kept_at: Duration,
 }
 
 struct Request {
