@@ -212,7 +212,8 @@ pub async fn ensuring_a_stream_is_idempotent_and_adjusts_limits_only<F: Fixture>
 pub async fn no_two_streams_share_a_subject<F: Fixture>(fixture: &mut F) {
     make_stream(fixture).await;
     let other = StreamConfig { name: "T".into(), subjects: vec!["*.x".into()], ..stream_config::<F>() };
-    assert!(matches!(refused(fixture.bus().ensure_stream(other).await), Error::Mismatch { .. }));
+    let error = refused(fixture.bus().ensure_stream(other).await);
+    assert!(matches!(error, Error::Mismatch { .. }), "{error:?}");
     let other = StreamConfig { name: "T".into(), subjects: vec!["c.>".into()], ..stream_config::<F>() };
     fixture.bus().ensure_stream(other).await.unwrap();
 }

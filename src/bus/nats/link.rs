@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_nats::{Client, HeaderMap, Message, Subject, Subscriber};
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::options::{self, ConnectError, Identity, Options};
@@ -45,18 +45,15 @@ struct Frame {
     payload: Bytes,
     /// The request it belongs to; none for what is not answered.
     number: Option<u64>,
-}
-
-enum Waiter {
-    One(oneshot::Sender<Message>),
-    Many(mpsc::UnboundedSender<Message>),
+    /// Where several answers go.
+    reply: Option<String>,
 }
 
 struct Waiting {
-    waiter: Waiter,
+    answer: oneshot::Sender<Message>,
     ordered: bool,
-    /// By the monotonic clock; none waits for ever.
-    until: Option<Duration>,
+    /// By the monotonic clock.
+    until: Duration,
     /// Held while it is one of the stores in flight.
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -69,6 +66,7 @@ pub(super) enum Lane {
 
 pub(super) struct Link {
     pub server: Server,
+    client: Client,
     inbox: String,
     numbers: AtomicU64,
     waiting: Mutex<BTreeMap<u64, Waiting>>,
@@ -80,29 +78,36 @@ pub(super) struct Link {
     clock: SharedClock,
 }
 
-/// A conversation with several answers: a pull or a watch. Ends when it is dropped.
+/// A conversation with several answers: a pull or a watch. It has a subscription of its own, because what a stream delivers
+/// carries the message's subject and not ours. Ends when it is dropped.
 pub(super) struct Conversation {
     link: Arc<Link>,
-    number: u64,
-    pub answers: mpsc::UnboundedReceiver<Message>,
+    inbox: String,
+    answers: Subscriber,
 }
 
 impl Conversation {
     /// Where answers are to be sent.
-    pub fn inbox(&self) -> String {
-        self.link.reply(self.number)
+    pub fn inbox(&self) -> &str {
+        &self.inbox
     }
 
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
+
+    /// The next answer; none when the link is lost.
+    pub async fn next(&mut self) -> Option<Message> {
+        tokio::select! {
+            message = self.answers.next() => message,
+            _ = self.link.lost() => None,
+        }
+    }
 }
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        self.link.waiting().remove(&self.number);
-        self.answers.close();
-        while let Ok(message) = self.answers.try_recv() {
+        while let Some(Some(message)) = self.answers.next().now_or_never() {
             self.link.give_back(&message);
         }
     }
@@ -139,6 +144,7 @@ impl Link {
         };
         let link = Arc::new(Link {
             server,
+            client: client.clone(),
             inbox,
             numbers: AtomicU64::new(1),
             waiting: Mutex::default(),
@@ -201,9 +207,9 @@ impl Link {
         timeout: Duration,
     ) -> Result<oneshot::Receiver<Message>, String> {
         let (sender, receiver) = oneshot::channel();
-        let until = Some(self.clock.monotonic() + timeout);
-        let number = self.register(Waiter::One(sender), lane == Lane::Ordered, until, payload.len())?;
-        self.enqueue(lane, Frame { subject, headers, payload, number: Some(number) });
+        let until = self.clock.monotonic() + timeout;
+        let number = self.register(sender, lane == Lane::Ordered, until, payload.len())?;
+        self.enqueue(lane, Frame { subject, headers, payload, number: Some(number), reply: None });
         Ok(receiver)
     }
 
@@ -215,21 +221,32 @@ impl Link {
 
     /// Sends without asking for an answer.
     pub fn tell(&self, lane: Lane, subject: Subject, headers: Option<HeaderMap>, payload: Bytes) {
-        self.enqueue(lane, Frame { subject, headers, payload, number: None });
+        self.enqueue(lane, Frame { subject, headers, payload, number: None, reply: None });
     }
 
-    pub fn converse(self: &Arc<Self>) -> Result<Conversation, String> {
-        let (sender, answers) = mpsc::unbounded_channel();
-        let number = self.register(Waiter::Many(sender), false, None, 0)?;
-        Ok(Conversation { link: Arc::clone(self), number, answers })
+    pub async fn converse(self: &Arc<Self>) -> Result<Conversation, String> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let inbox = format!("{}.talk.{number}", self.inbox);
+        let answers = tokio::select! {
+            answers = self.client.subscribe(inbox.clone()) => answers.map_err(|error| error.to_string())?,
+            reason = self.lost() => return Err(reason),
+        };
+        Ok(Conversation { link: Arc::clone(self), inbox, answers })
     }
 
     /// Sends a request whose answers belong to the conversation.
     pub fn ask(&self, conversation: &Conversation, subject: Subject, payload: Bytes) {
-        self.enqueue(Lane::Direct, Frame { subject, headers: None, payload, number: Some(conversation.number) });
+        let reply = Some(conversation.inbox.clone());
+        self.enqueue(Lane::Direct, Frame { subject, headers: None, payload, number: None, reply });
     }
 
-    fn register(&self, waiter: Waiter, ordered: bool, until: Option<Duration>, bytes: usize) -> Result<u64, String> {
+    fn register(
+        &self,
+        answer: oneshot::Sender<Message>,
+        ordered: bool,
+        until: Duration,
+        bytes: usize,
+    ) -> Result<u64, String> {
         let mut waiting = self.waiting();
         if let Some(reason) = self.lost_because() {
             return Err(reason);
@@ -239,7 +256,7 @@ impl Link {
         }
         // Under the lock, so that numbers and the order of the queue agree.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        waiting.insert(number, Waiting { waiter, ordered, until, permit: None });
+        waiting.insert(number, Waiting { answer, ordered, until, permit: None });
         Ok(number)
     }
 
@@ -274,29 +291,11 @@ impl Link {
 
     fn answer(&self, message: Message) {
         let number = message.subject.rsplit('.').next().and_then(|number| number.parse::<u64>().ok());
-        let Some(number) = number else { return };
-        let mut waiting = self.waiting();
-        let sender = match waiting.get(&number) {
-            None => None,
-            Some(Waiting { waiter: Waiter::Many(sender), .. }) => Some(sender.clone()),
-            Some(_) => {
-                let found = waiting.remove(&number);
-                drop(waiting);
-                if let Some(Waiting { waiter: Waiter::One(sender), .. }) = found {
-                    // Whoever asked may have lost interest.
-                    let _ = sender.send(message);
-                }
-                self.answered.notify_waiters();
-                return;
-            }
-        };
-        drop(waiting);
-        let refused = match sender {
-            Some(sender) => sender.send(message).err().map(|unsent| unsent.0),
-            None => Some(message),
-        };
-        if let Some(message) = refused {
-            self.give_back(&message);
+        let found = number.and_then(|number| self.waiting().remove(&number));
+        if let Some(waiting) = found {
+            // Whoever asked may have lost interest.
+            let _ = waiting.answer.send(message);
+            self.answered.notify_waiters();
         }
     }
 
@@ -305,7 +304,7 @@ impl Link {
         let now = self.clock.monotonic();
         let mut waiting = self.waiting();
         let before = waiting.len();
-        waiting.retain(|_, waiting| waiting.until.is_none_or(|until| now < until));
+        waiting.retain(|_, waiting| now < waiting.until);
         let gone = waiting.len() < before;
         drop(waiting);
         if gone {
@@ -326,9 +325,9 @@ async fn write(link: Arc<Link>, client: Client, mut frames: mpsc::UnboundedRecei
         let reply = match frame.number.map(|number| link.is_due(number, permit)) {
             // Given up in the meantime: it must not take effect any more.
             Some(None) => continue,
-            reply => reply.flatten(),
+            reply => reply.flatten().or(frame.reply),
         };
-        let Frame { subject, headers, payload, .. } = frame;
+        let (subject, headers, payload) = (frame.subject, frame.headers, frame.payload);
         let sent = match (reply, headers) {
             (Some(reply), Some(headers)) => {
                 client.publish_with_reply_and_headers(subject, reply, headers, payload).await

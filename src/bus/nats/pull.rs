@@ -66,7 +66,7 @@ impl Shared {
             let adopted = kept.is_some();
             let mut open = match kept {
                 Some(open) => open,
-                None => self.request(&local, &request, until.saturating_sub(self.now()))?,
+                None => self.request(&local, &request, until.saturating_sub(self.now())).await?,
             };
             let mut taken = Taken { local: &local, deliveries: Vec::new() };
             let said = self.collect(&mut open, &mut taken, messages_max, until).await;
@@ -106,16 +106,16 @@ impl Shared {
 
     fn keep(&self, local: &Local, open: Open) {
         let now = self.now();
-        let may_be_filled = open.left > 0 && (now < open.until || !open.conversation.answers.is_empty());
+        let may_be_filled = open.left > 0 && now < open.until;
         let mut all = local.open.lock().unwrap_or_else(PoisonError::into_inner);
         if may_be_filled && all.len() < OPEN_MAX {
             all.push(Open { kept_at: now, ..open });
         }
     }
 
-    fn request(&self, local: &Local, request: &Request, wait: Duration) -> Result<Open, Error> {
+    async fn request(&self, local: &Local, request: &Request, wait: Duration) -> Result<Open, Error> {
         let link = self.connection.link()?;
-        let conversation = link.converse().map_err(Error::Unavailable)?;
+        let conversation = link.converse().await.map_err(Error::Unavailable)?;
         let wait = wait.max(Duration::from_millis(1));
         let mut body = json!({ "batch": request.max, "no_wait": true, "expires": nanos(wait) });
         if let Some(bytes) = request.bytes_max.filter(|bytes| *bytes < i32::MAX as usize) {
@@ -142,7 +142,7 @@ impl Shared {
             } else {
                 REST_WAIT
             };
-            let said = match tokio::time::timeout(patience, open.conversation.answers.recv()).await {
+            let said = match tokio::time::timeout(patience, open.conversation.next()).await {
                 Ok(Some(message)) => said(message),
                 Ok(None) | Err(_) => Said::Silent,
             };

@@ -186,7 +186,7 @@ impl Watch {
             let now = self.shared.now();
             let due = self.known.values().filter_map(|known| known.due).min();
             let until = due.unwrap_or(list_at).min(list_at).min(silent_at);
-            match tokio::time::timeout(until.saturating_sub(now), consumer.conversation.answers.recv()).await {
+            match tokio::time::timeout(until.saturating_sub(now), consumer.conversation.next()).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(message)) => {
                     silent_at = self.shared.now() + HEARTBEAT * 2;
@@ -215,7 +215,7 @@ impl Watch {
         let found = found.map_err(|fail| fail.error(&stream))?;
         self.ttl = found["config"]["max_age"].as_u64().filter(|age| *age > 0).map(Duration::from_nanos);
         let link = self.shared.connection.link()?;
-        let conversation = link.converse().map_err(Error::Unavailable)?;
+        let conversation = link.converse().await.map_err(Error::Unavailable)?;
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let config = json!({
             "deliver_subject": conversation.inbox(), "deliver_policy": "new", "ack_policy": "none", "replay_policy": "instant",
