@@ -27,6 +27,8 @@ pub(super) const NO_STREAM: u64 = 10059;
 pub(super) const NO_CONSUMER: u64 = 10014;
 pub(super) const STREAM_EXISTS: u64 = 10058;
 pub(super) const SUBJECTS_OVERLAP: u64 = 10065;
+/// A configuration the server does not take.
+pub(super) const CANNOT_MAKE: u64 = 10052;
 pub(super) const CONSUMER_EXISTS: [u64; 3] = [10105, 10148, 10013];
 const OTHER_STREAM: u64 = 10060;
 const MESSAGE_TOO_LARGE: u64 = 10054;

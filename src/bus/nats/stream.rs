@@ -270,7 +270,7 @@ fn refused_shape(name: &str, fixed: &Map<String, Value>, fail: Fail) -> Error {
             found: refusal.to_string(),
             wanted: fixed.get("subjects").map(Value::to_string).unwrap_or_default(),
         },
-        Fail::Refused(refusal) if refusal.code < 500 => Error::Mismatch {
+        Fail::Refused(refusal) if refusal.code < 500 || refusal.err_code == api::CANNOT_MAKE => Error::Mismatch {
             what: format!("configuration of stream {name}"),
             found: refusal.to_string(),
             wanted: "a server that takes it".to_owned(),

@@ -1,0 +1,79 @@
+//! The server goes away and comes back.
+
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use vejas::bus::nats::State;
+use vejas::ports::bus::{Bus, Error, Settlement};
+use vejas::ports::store::{Change, Condition, Store, Write};
+
+use crate::server::{self, Server};
+use crate::*;
+
+/// How long after the bus is back everything has to work again.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+
+fn entry(key: &str) -> Write {
+    Write { bucket: "B".into(), key: key.into(), value: Some("v".into()), condition: Condition::Absent, ttl: None }
+}
+
+/// Kills or stops the server while everything is in use, and looks whether all works again by itself.
+async fn everything_works_again(kill: bool) {
+    let mut server = Server::start();
+    let nats = server::connect(&server).await;
+    let bus: Arc<dyn Bus> = nats.clone();
+    bus.ensure_stream(stream_config()).await.unwrap();
+    nats.ensure_bucket("B", None).await.unwrap();
+    let durable = bus.ensure_durable("S", durable_config()).await.unwrap();
+    let mut watch = nats.watch("B", "");
+    assert_eq!(watch.next().await.unwrap().unwrap(), Change::CaughtUp);
+    bus.publish(&"S".into(), message("a.x", "before"), None).await.unwrap();
+    let baseline = server.held();
+    let pulling = tokio::spawn(bus.pull(&durable, 1, usize::MAX, Duration::from_millis(100)));
+    if kill {
+        server.kill()
+    } else {
+        server.stop()
+    }
+    let mut state = nats.state();
+    state.wait_for(|state| matches!(state, State::Lost { .. })).await.unwrap();
+    let _ = pulling.await.unwrap();
+    // Refused at once, and not kept for later.
+    let error = bus.publish(&"S".into(), message("a.x", "during"), None).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)) && error.is_retryable(), "{error:?}");
+    server.restart();
+    let back = Instant::now();
+    state.wait_for(|state| matches!(state, State::Connected { .. })).await.unwrap();
+    bus.publish(&"S".into(), message("a.x", "after"), None).await.unwrap();
+    let mut got = Vec::new();
+    while got.len() < 2 {
+        for delivery in bus.pull(&durable, 10, usize::MAX, SOON).await.unwrap() {
+            let acknowledged = vec![(durable.clone(), delivery.message.sequence)];
+            bus.settle(Settlement { acknowledged, ..Settlement::default() }).await.unwrap();
+            got.push(String::from_utf8(delivery.message.payload.to_vec()).unwrap());
+        }
+    }
+    got.sort();
+    assert_eq!(got, ["after", "before"]);
+    nats.write(vec![entry("k")]).await.unwrap();
+    let change = tokio::time::timeout(SOON, watch.next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(change, Change::Put(entry) if entry.key == "k"));
+    assert!(back.elapsed() < BACK_WITHIN, "took {:?}", back.elapsed());
+    assert_eq!(payloads(&bus).await, ["before", "after"]);
+    // The server forgets what the lost connection held.
+    let deadline = Instant::now() + SOON;
+    while server.held() != baseline {
+        assert!(Instant::now() < deadline, "{:?} instead of {baseline:?}", server.held());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_works_again_after_a_restart() {
+    everything_works_again(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_works_again_after_a_kill() {
+    everything_works_again(true).await;
+}
