@@ -6,7 +6,7 @@
 
 mod durable;
 mod embedded;
-#[cfg(feature = "nats")]
+#[cfg(feature = "full")]
 mod nats;
 mod publish;
 mod read;

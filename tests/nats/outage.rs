@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use futures_util::StreamExt;
-use vejas::bus::nats::State;
+use vejas::bus::nats::{Nats, State};
 use vejas::ports::bus::{Bus, Error, Settlement};
 use vejas::ports::store::{Change, Condition, Store, Write};
 
@@ -76,4 +76,83 @@ async fn everything_works_again_after_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_works_again_after_a_kill() {
     everything_works_again(true).await;
+}
+
+/// A TCP relay that can stop passing anything on while its connections stay open, and cut them.
+struct Relay {
+    address: std::net::SocketAddr,
+    passes: tokio::sync::watch::Sender<bool>,
+    cut: Arc<tokio::sync::Notify>,
+}
+
+impl Relay {
+    async fn to(server: std::net::SocketAddr) -> Relay {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (passes, passing) = tokio::sync::watch::channel(true);
+        let cut = Arc::new(tokio::sync::Notify::new());
+        let relay = Relay { address, passes, cut: cut.clone() };
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (passing, cut) = (passing.clone(), cut.clone());
+                tokio::spawn(async move {
+                    let Ok(server) = tokio::net::TcpStream::connect(server).await else { return };
+                    let ((from_client, to_client), (from_server, to_server)) =
+                        (client.into_split(), server.into_split());
+                    tokio::select! {
+                        () = pass(from_client, to_server, passing.clone()) => {}
+                        () = pass(from_server, to_client, passing) => {}
+                        () = cut.notified() => {}
+                    }
+                });
+            }
+        });
+        relay
+    }
+}
+
+async fn pass(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut passing: tokio::sync::watch::Receiver<bool>,
+) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let open = passing.wait_for(|passes| *passes).await.is_ok();
+        if !open || to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_connection_is_replaced() {
+    let server = Server::start();
+    let relay = Relay::to(server.address()).await;
+    let nats = Nats::connect(server::options(&format!("nats://{}", relay.address))).await.unwrap();
+    nats.ensure_stream(stream_config()).await.unwrap();
+    let mut state = nats.state();
+    relay.cut.notify_waiters();
+    state.wait_for(|state| matches!(state, State::Lost { .. })).await.unwrap();
+    state.wait_for(|state| matches!(state, State::Connected { .. })).await.unwrap();
+    nats.publish(&"S".into(), message("a.x", "1"), None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_black_hole_a_store_is_unknown_and_all_works_again_when_it_opens() {
+    let server = Server::start();
+    let relay = Relay::to(server.address()).await;
+    let nats = Nats::connect(server::options(&format!("nats://{}", relay.address))).await.unwrap();
+    nats.ensure_stream(stream_config()).await.unwrap();
+    let mut state = nats.state();
+    relay.passes.send_replace(false);
+    let error = nats.publish(&"S".into(), message("a.x", "1"), None).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    tokio::time::timeout(SOON, state.wait_for(|state| matches!(state, State::Lost { .. }))).await.unwrap().unwrap();
+    relay.passes.send_replace(true);
+    let back = Instant::now();
+    state.wait_for(|state| matches!(state, State::Connected { .. })).await.unwrap();
+    nats.publish(&"S".into(), message("a.x", "2"), None).await.unwrap();
+    assert!(back.elapsed() < BACK_WITHIN, "took {:?}", back.elapsed());
 }
