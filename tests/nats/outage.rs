@@ -156,3 +156,29 @@ async fn behind_a_black_hole_a_store_is_unknown_and_all_works_again_when_it_open
     nats.publish(&"S".into(), message("a.x", "2"), None).await.unwrap();
     assert!(back.elapsed() < BACK_WITHIN, "took {:?}", back.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_is_there_after_a_kill_in_the_middle() {
+    let mut server = Server::start();
+    let nats = server::connect(&server).await;
+    let bus: Arc<dyn Bus> = nats.clone();
+    bus.ensure_stream(stream_config()).await.unwrap();
+    let stream = "S".into();
+    let calls: Vec<_> = (0..3000).map(|n| bus.publish(&stream, message("a.x", &n.to_string()), None)).collect();
+    let answers = tokio::spawn(futures_util::future::join_all(calls));
+    let mut watched = nats.state();
+    while bus.stream("S").await.unwrap().last < 100 {}
+    server.kill();
+    let answers = answers.await.unwrap();
+    watched.wait_for(|state| matches!(state, State::Lost { .. })).await.unwrap();
+    server.restart();
+    watched.wait_for(|state| matches!(state, State::Connected { .. })).await.unwrap();
+    let stored = bus.read("S", 1, &[], 4000).await.unwrap();
+    let at = |sequence: u64| stored.iter().find(|stored| stored.sequence == sequence).map(|stored| &stored.payload[..]);
+    for (n, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(ack) => assert_eq!(at(ack.sequence), Some(n.to_string().as_bytes())),
+            Err(error) => assert!(matches!(error, Error::Unavailable(_)), "{error:?}"),
+        }
+    }
+}
