@@ -23,7 +23,7 @@
 //!
 //! Adapters, each speaks to one outside system and never to a sibling:
 //!
-//! - [`bus`]: the embedded bus
+//! - [`bus`]: the embedded bus, and NATS JetStream
 //! - [`connectors`]: where messages come from and go to
 //!
 //! The shell and the front doors:
@@ -49,7 +49,7 @@ pub mod time;
 #[cfg(feature = "language")]
 pub mod transforms;
 
-#[cfg(feature = "embedded")]
+#[cfg(any(feature = "embedded", feature = "nats"))]
 pub mod bus;
 #[cfg(feature = "full")]
 pub mod connectors;

@@ -57,6 +57,15 @@ impl EmbeddedFixture {
 }
 
 impl Fixture for EmbeddedFixture {
+    const ACK_WAIT: Duration = Duration::from_secs(3);
+    const WINDOW: Duration = Duration::from_secs(120);
+    const PUT_OFF: Duration = Duration::from_secs(60);
+    const BUCKET_TTL: Duration = Duration::from_secs(10);
+    const ENTRY_TTL: Duration = Duration::from_secs(5);
+    const EXPIRY_LAG: Duration = Duration::ZERO;
+    const GRAIN: Duration = Duration::from_millis(1);
+    const PACE: Duration = Duration::from_millis(100);
+
     fn bus(&self) -> Arc<dyn Bus> {
         self.bus.clone()
     }
