@@ -14,7 +14,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use super::config::Config;
 use super::contents;
@@ -136,7 +136,7 @@ impl Reloads {
     /// finds it again.
     pub async fn next(&mut self) -> Loaded {
         loop {
-            let changed = tokio::time::timeout(self.period, self.changed.notified()).await.is_ok();
+            let changed = timeout(self.period, self.changed.notified()).await.is_ok();
             if changed {
                 self.quiet().await;
             }
@@ -153,8 +153,8 @@ impl Reloads {
     }
 
     async fn quiet(&self) {
-        let end = Instant::now() + QUIET_WAIT_MAX;
-        while timeout_at(end.min(Instant::now() + QUIET), self.changed.notified()).await.is_ok() {}
+        let quiet = async { while timeout(QUIET, self.changed.notified()).await.is_ok() {} };
+        let _ = timeout(QUIET_WAIT_MAX, quiet).await;
     }
 
     pub fn applied(&mut self, fingerprint: Option<String>, beside: Vec<PathBuf>) {

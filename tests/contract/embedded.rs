@@ -17,7 +17,7 @@ use crate::{Fixture, message, stream_config};
 async fn the_largest_message_and_its_dead_letter_are_stored_and_survive_a_restart() {
     let mut fixture = EmbeddedFixture::new();
     let largest = MESSAGE_BYTES_MAX + (64 << 10);
-    let limits = StreamConfig { bytes_max: 1 << 30, message_bytes_max: largest, ..stream_config() };
+    let limits = StreamConfig { bytes_max: 1 << 30, message_bytes_max: largest, ..stream_config::<EmbeddedFixture>() };
     fixture.bus().ensure_stream(limits.clone()).await.unwrap();
     let stream: Arc<str> = limits.name.as_str().into();
     let payload = vec![b'x'; largest - message("a.b", "").size_bytes()];
