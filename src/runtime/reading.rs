@@ -4,7 +4,7 @@
 //! durable, and when the wish changes stops them and begins again. So a unit that cannot change now holds up no other, and a
 //! change never meets a worker of the version before. A unit that cannot run is shown as failed and waits for the next wish.
 //!
-//! What stopping means: workers get [`STOP_MAX`] to finish what is in hand; what they do not finish is handed out again.
+//! What stopping means: workers get `STOP_MAX` to finish what is in hand; what they do not finish is handed out again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,7 +2,7 @@
 //!
 //! A change goes in this order: what reads is in place before anything new can bring it messages, and what brings messages is gone
 //! before its readers are. A unit that cannot follow is shown and holds up no other, except that sources and entrances are not
-//! changed before every reader has its place ([`READERS_WAIT`]).
+//! changed before every reader has its place (`READERS_WAIT`).
 //!
 //! What a manifest with an error declared before goes on running in its last good version. What is gone from the tree is removed,
 //! but only if the tree could be read: nothing follows from an empty one.
