@@ -89,7 +89,7 @@ pub enum OpenError {
 /// Holds the data directory. The system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -110,7 +110,14 @@ impl Lock {
         }
         file.set_len(0).and_then(|()| file.rewind()).map_err(io)?;
         writeln!(file, "{}", std::process::id()).map_err(io)?;
-        Ok(Lock { _file: file })
+        Ok(Lock { file })
+    }
+}
+
+impl Drop for Lock {
+    /// Closing is not enough: a child that is being started holds the same open file until it runs its own program.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
