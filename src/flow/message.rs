@@ -13,6 +13,8 @@ pub const ID: &str = "Vejas-Id";
 pub const ORIGIN: &str = "Vejas-Origin";
 /// When the message entered, RFC 3339 with milliseconds.
 pub const TIME: &str = "Vejas-Time";
+/// On a copy that is stored for one unit only, a replay or a move: the subject of the message it is a copy of, with the root prefix.
+pub const SUBJECT: &str = "Vejas-Subject";
 /// The unit the message entered through.
 pub const SOURCE: &str = "Vejas-Source";
 /// The revision or digest the message was made under.
@@ -169,6 +171,13 @@ pub struct Stored {
     pub payload: Bytes,
     /// When the bus took it.
     pub time: Timestamp,
+}
+
+impl Stored {
+    /// The subject it was stored under first, with the root prefix: a copy for one unit has a subject that says nothing.
+    pub fn first_subject(&self) -> &str {
+        self.headers.get(SUBJECT).unwrap_or(&self.subject)
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A message that is stored again for its own unit, so that a newer version of the unit works on it.
 //!
 //! Moved is what a former version could not deliver. Under that version the move is its only effect; the copy has a sequence of its
-//! own and belongs to the newest version. Business identity and origin stay, so that a `dedupe` lets it pass and a receiver
+//! own and belongs to the newest version. Business identity, origin and first subject stay, so that a `dedupe` lets it pass and a receiver
 //! recognises it.
 
 use super::dead_letter::business_id;
@@ -17,6 +17,7 @@ pub fn moved(names: &Names, unit: &UnitId, message: &Stored) -> Outgoing {
     if message.headers.get(message::ORIGIN).is_none() {
         headers.set(message::ORIGIN, &format!("{}/{}", names.messages(), message.sequence));
     }
+    headers.set(message::SUBJECT, message.first_subject());
     Outgoing {
         subject: names.replay(unit),
         headers: headers.build(),
@@ -53,6 +54,7 @@ mod tests {
                 (copy.headers.get(message::ID), copy.headers.get(message::ORIGIN)),
                 (Some("a-1"), Some("VEJAS/7"))
             );
+            assert_eq!(copy.headers.get(message::SUBJECT), Some("vx.orders"));
             message = Stored { subject: copy.subject, headers: copy.headers, payload: copy.payload, ..message };
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
@@ -447,6 +447,7 @@ impl Keeper {
                     Ok((number, Ok(()))) if !crew.tokens.contains_key(&number) => {}
                     Ok((_, Ok(()))) => return After::Broken("it ended by itself".to_owned()),
                     Ok((_, Err(error))) => return After::Broken(error),
+                    Err(error) if error.is_cancelled() => {}
                     Err(panic) => return After::Broken(format!("it broke off: {panic}")),
                 },
                 _ = looks.tick(), if has_former => match self.tidy(parts, &mut crew).await {
@@ -473,34 +474,34 @@ impl Keeper {
 struct Crew {
     context: Context,
     tasks: JoinSet<(u32, Result<(), String>)>,
-    tokens: BTreeMap<u32, CancellationToken>,
+    tokens: BTreeMap<u32, (CancellationToken, AbortHandle)>,
 }
 
 impl Crew {
     fn start(&mut self, ready: Ready) {
         let stopping = self.context.stopping.child_token();
         let context = Context { stopping: stopping.clone(), ..self.context.clone() };
-        let number = match ready {
+        let (number, task) = match ready {
             Ready::Flow(flow) => {
                 let number = flow.number;
-                self.tasks.spawn(async move {
+                let task = self.tasks.spawn(async move {
                     (number, flow_worker::run(context, *flow).await.map_err(|error| error.to_string()))
                 });
-                number
+                (number, task)
             }
             Ready::Sink(sink) => {
                 let number = sink.number;
-                self.tasks.spawn(async move {
+                let task = self.tasks.spawn(async move {
                     (number, sink_worker::run(context, *sink).await.map_err(|error| error.to_string()))
                 });
-                number
+                (number, task)
             }
         };
-        self.tokens.insert(number, stopping);
+        self.tokens.insert(number, (stopping, task));
     }
 
     async fn stop_one(&mut self, number: u32) {
-        let Some(token) = self.tokens.remove(&number) else { return };
+        let Some((token, task)) = self.tokens.remove(&number) else { return };
         token.cancel();
         // The others run on; one that ends now is met by the next look at the tasks.
         let ended = async {
@@ -510,12 +511,14 @@ impl Crew {
                 }
             }
         };
-        let _ = tokio::time::timeout(STOP_MAX, ended).await;
+        if tokio::time::timeout(STOP_MAX, ended).await.is_err() {
+            task.abort();
+        }
     }
 
     /// Ends them all. What did not end in time is cut off; its messages are handed out again when their ack wait is over.
     async fn stop(mut self, wait: Duration) -> Result<(), String> {
-        self.tokens.values().for_each(CancellationToken::cancel);
+        self.tokens.values().for_each(|(token, _)| token.cancel());
         let mut broken = None;
         let ended = async {
             while let Some(ended) = self.tasks.join_next().await {

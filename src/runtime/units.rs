@@ -52,6 +52,8 @@ pub enum Error {
     Unit { unit: UnitId, reason: String },
     #[error("{units} have no place to read from after {} s", READERS_WAIT.as_secs())]
     Readers { units: String },
+    #[error("the manifests have {errors} errors; with --strict nothing of them takes effect")]
+    Strict { errors: usize },
     #[error("{0} (`listen` of an HttpIn, or VEJAS_INGRESS_ADDR, says where entrances listen)")]
     Entrance(#[from] crate::connectors::http::source::Error),
 }
@@ -155,6 +157,9 @@ impl Units {
 
     /// Follows another set of manifests. Dropped before it is done, the next one does the rest.
     pub async fn apply(&mut self, loaded: Loaded) -> Result<Change, Error> {
+        if self.shared.config.strict && loaded.errors() > 0 {
+            return Err(Error::Strict { errors: loaded.errors() });
+        }
         let mut change = Change::default();
         let first_error = loaded.first_error();
         let wanted: BTreeMap<UnitId, Arc<LoadedUnit>> =
@@ -208,7 +213,8 @@ impl Units {
             self.leave_out(id, one, change.no, before.remove(id));
             moving.extend(is_reader(id).then(|| id.clone()));
         }
-        self.reached(&moving, change.no, READERS_WAIT).await?;
+        let late = self.late(&moving, change.no).await;
+        self.note(&wanted, |id| is_reader(id) && !late.contains(id));
         for id in &change.kept {
             let reason = left_out.get(id).map_or(first_error.as_str(), |one| one.reason.as_str());
             if let Some(unit) = self.shared.registry.get(id) {
@@ -216,11 +222,19 @@ impl Units {
                 unit.set_error(MANIFEST_ERROR, reason, self.shared.context.clock.now());
             }
         }
-        self.note(&wanted, is_reader);
-
+        if !late.is_empty() {
+            let units = late.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            return Err(Error::Readers { units });
+        }
         self.change_sources(&wanted, &change).await?;
-        self.change_entrance(&wanted, &change).await?;
-        self.note(&wanted, |id| !is_reader(id));
+        self.note(&wanted, |id| id.kind == UnitKind::Source);
+        if let Err(error) = self.change_entrance(&wanted, &change).await {
+            for id in change.added.iter().chain(&change.changed).filter(|id| id.kind == UnitKind::HttpIn) {
+                self.show_failed(id, &error.to_string());
+            }
+            return Err(error);
+        }
+        self.note(&wanted, |id| id.kind == UnitKind::HttpIn);
         let shown = self.shared.registry.all().into_iter().map(|unit| unit.id.clone());
         let declared = |id: &UnitId| wanted.contains_key(id) || left_out.contains_key(id) || change.kept.contains(id);
         let gone: BTreeSet<UnitId> = shown.chain(change.removed.iter().cloned()).filter(|id| !declared(id)).collect();
@@ -235,8 +249,9 @@ impl Units {
         }
         // One that does not stop in time is no reason to wait: it goes on by itself.
         let gone: Vec<UnitId> = gone.into_iter().filter(is_reader).collect();
-        if let Err(error) = self.reached(&gone, change.no, READERS_WAIT).await {
-            tracing::warn!("{error}");
+        let late = self.late(&gone, change.no).await;
+        if !late.is_empty() {
+            tracing::warn!(?late, "removed units have not stopped yet");
         }
         Ok(change)
     }
@@ -265,13 +280,18 @@ impl Units {
         }
     }
 
-    /// Waits until all of these are where publication `no` has them.
-    async fn reached(&self, ids: &[UnitId], no: u64, wait: Duration) -> Result<(), Error> {
+    /// Waits until all of these are where publication `no` has them; answers which are not after [`READERS_WAIT`].
+    async fn late(&self, ids: &[UnitId], no: u64) -> Vec<UnitId> {
         let readers = ids.iter().filter_map(|id| Some((id, self.readers.get(id)?)));
-        let waiting = readers.map(|(id, reader)| async move { (id, timeout(wait, reader.reached(no)).await.is_ok()) });
-        let late: Vec<String> =
-            join_all(waiting).await.into_iter().filter(|(_, there)| !there).map(|(id, _)| id.to_string()).collect();
-        if late.is_empty() { Ok(()) } else { Err(Error::Readers { units: late.join(", ") }) }
+        let waiting =
+            readers.map(|(id, reader)| async move { (id, timeout(READERS_WAIT, reader.reached(no)).await.is_ok()) });
+        join_all(waiting).await.into_iter().filter(|(_, there)| !there).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn show_failed(&self, id: &UnitId, reason: &str) {
+        let Some(unit) = self.shared.registry.get(id) else { return };
+        unit.set_error("settings", reason, self.shared.context.clock.now());
+        unit.set_state(State::Failed, Some(reason.to_owned()));
     }
 
     /// The durables of units that have no record yet. Asked only when nothing runs.
@@ -413,8 +433,7 @@ impl Units {
             return Err(Error::Unit { unit: unit.id.clone(), reason: reason.to_owned() });
         }
         tracing::error!(unit = %unit.id, declared = unit.declared, "cannot run: {reason}");
-        unit.set_error("settings", reason, self.shared.context.clock.now());
-        unit.set_state(State::Failed, Some(reason.to_owned()));
+        self.show_failed(&unit.id, reason);
         Ok(())
     }
 

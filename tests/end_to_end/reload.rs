@@ -364,6 +364,53 @@ fn a_corrected_address_reaches_the_whole_backlog_at_once() {
 }
 
 #[test]
+fn what_is_moved_keeps_the_subject_it_came_under() {
+    let sink = |folder: &str| FILE_SINK.replace("out/done.ndjson", &format!("'{folder}/{{subject}}.ndjson'"));
+    let mut vejas =
+        Vejas::new(&[("in.yaml", ENTRANCE), ("flow.yaml", &flow("raw", ".v = 1")), ("sink.yaml", &sink("blocked"))]);
+    // The sink's folder is a file: nothing can be delivered.
+    fs::write(vejas.folder.path().join("blocked"), "").unwrap();
+    vejas.start();
+    send(&vejas, "/in", [1]);
+    until(&vejas, "the failure", |status| !unit(status, "sink/out").unwrap()["lastError"].is_null());
+    write(&vejas, "sink.yaml", &sink("out"));
+    assert_eq!(lines(&vejas, 1), [r#"{"id":1,"v":1}"#]);
+}
+
+#[test]
+fn a_taken_port_is_said_and_tried_again_and_changes_nothing_else() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let mut vejas =
+        Vejas::new(&[("in.yaml", ENTRANCE), ("flow.yaml", &flow("raw", ".v = 1")), ("sink.yaml", FILE_SINK)]);
+    vejas.environment("VEJAS_CHECK_INTERVAL", "300ms").start();
+    let other = ENTRANCE.replace("name: in", "name: other").replace("path:", &format!("listen: '{address}', path:"));
+    write(&vejas, "other.yaml", &other);
+    write(&vejas, "flow.yaml", &flow("raw", ".v = 2"));
+    let status = until(&vejas, "the failure", |status| !status["manifests"]["failure"].is_null());
+    assert!(status["manifests"]["failure"].as_str().unwrap().contains(&address.to_string()), "{status:#}");
+    assert_eq!(unit(&status, "http-in/other").unwrap()["state"], "failed");
+    send(&vejas, "/in", [1]);
+    assert_eq!(lines(&vejas, 1), [r#"{"id":1,"v":2}"#], "what reads follows all the same");
+    drop(taken);
+    until(&vejas, "the port", |status| status["manifests"]["failure"].is_null());
+    assert_eq!(post(address, "/in", r#"{"id":2}"#).0, 200);
+    lines(&vejas, 2);
+}
+
+#[test]
+fn a_strict_process_takes_nothing_of_a_set_with_an_error() {
+    let mut vejas =
+        Vejas::new(&[("in.yaml", ENTRANCE), ("flow.yaml", &flow("raw", ".v = 1")), ("sink.yaml", FILE_SINK)]);
+    vejas.environment("VEJAS_STRICT", "1").start();
+    write(&vejas, "sink.yaml", "kind: [");
+    write(&vejas, "flow.yaml", &flow("raw", ".v = 2"));
+    until(&vejas, "the refusal", |status| status["manifests"]["failure"].to_string().contains("strict"));
+    send(&vejas, "/in", [1]);
+    assert_eq!(lines(&vejas, 1), [r#"{"id":1,"v":1}"#]);
+}
+
+#[test]
 fn what_a_version_had_begun_before_a_kill_stays_its_own_after_it() {
     // It takes the message, and the process dies before it answers.
     let old = Noted::start(Duration::from_millis(1_500));

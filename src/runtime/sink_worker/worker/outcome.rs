@@ -8,6 +8,7 @@ use crate::flow::dead_letter::{Death, dead_letter};
 use crate::flow::failure::Failure;
 use crate::ports::sink::Delivered;
 use crate::transforms::{Became, Seen};
+use crate::unit::status;
 use crate::unit::tap::Record;
 
 impl Worker {
@@ -111,7 +112,7 @@ impl Worker {
         tracing::warn!(unit = %self.spec.id, code = failure.code, "dead letter: {}", failure.message);
         let death = Death {
             unit: &self.spec.id,
-            digest: held.former.as_deref().unwrap_or(&self.spec.digest),
+            digest: status::short(held.former.as_deref().unwrap_or(&self.spec.digest)),
             attempts: held.attempt(),
             failure,
             last: self.context.clock.now(),
