@@ -198,7 +198,6 @@ impl Worker {
         let bus = Arc::clone(&self.context.bus);
         self.acks.start(&*bus, &self.durable, &self.letters, now);
         self.deaths.start(&*bus, &self.durable, &self.letters, now);
-        self.moves.start(&*bus, &self.durable, &self.messages, now);
         if now >= self.progress_at && self.progress.is_none() {
             self.progress_at = now + self.spec.ack_wait / 3;
             let sequences = self.hand.sequences();
@@ -207,12 +206,15 @@ impl Worker {
             }
         }
         if self.stop_at.is_some() {
+            self.moves.start(&*bus, &self.durable, &self.messages, now);
             return;
         }
         if self.returning.as_ref().is_some_and(|r| r.seen.len() >= r.missing || now >= r.until) {
             self.returning = None;
         }
         self.send_former(now);
+        // What it moves is to be stored now, not with the next event.
+        self.moves.start(&*bus, &self.durable, &self.messages, now);
         match self.breaker.passing(now) {
             Passing::All => {
                 while self.flights.len() < self.delivering.concurrency
