@@ -45,7 +45,7 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
         format!("stream {} is {:.0} % full; at the limit {consequence}", stream.name, stream.used() * 100.0)
     }));
     warnings.extend(units.iter().filter_map(unit_warning));
-    let manifests = view::Manifests::from(told.manifests.get());
+    let manifests = told.manifests.get();
     warnings.extend(manifest_warnings(&manifests));
     let uptime = told.clock.monotonic().saturating_sub(told.started);
     Json(view::Status {

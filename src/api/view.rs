@@ -4,13 +4,14 @@
 
 mod tap;
 
+pub use crate::runtime::load::Shown as ManifestProblem;
+pub use crate::runtime::reload::Manifests;
 pub use tap::{Payload, TapEnd, TapEvent, TapGap, TapMessage, TapOpen, TapStep};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::runtime::dead_letters::USED_WARNED_PERCENT;
-use crate::runtime::{load, reload};
 use crate::unit::{rates, status};
 
 /// `GET /api/v1/status`.
@@ -31,66 +32,6 @@ pub struct Status {
     pub units: Vec<Unit>,
     /// What a person should look at.
     pub warnings: Vec<String>,
-}
-
-/// The set of manifests that is in effect, and what is wrong with the newest.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Manifests {
-    /// Where they are read.
-    pub path: String,
-    /// Grows with every set that came into effect.
-    pub no: u64,
-    /// The digest over all units.
-    pub revision: String,
-    /// When the set came into effect.
-    pub applied: String,
-    pub documents: usize,
-    /// How many errors there are. A manifest with an error does not take effect; what it declared before runs on.
-    pub errors: usize,
-    /// The first hundred errors and warnings, by file and place.
-    pub problems: Vec<ManifestProblem>,
-    /// Units that run on in their last good version.
-    pub kept: Vec<String>,
-    /// Why the newest set is not in effect.
-    pub failure: Option<String>,
-}
-
-/// What `vejas check` says of the same place.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ManifestProblem {
-    pub code: String,
-    /// `error` or `warning`.
-    pub severity: String,
-    /// `file:line:column`.
-    pub place: String,
-    pub message: String,
-    /// How to mend it.
-    pub help: Option<String>,
-}
-
-impl From<reload::Manifests> for Manifests {
-    fn from(told: reload::Manifests) -> Self {
-        let problem = |shown: load::Shown| ManifestProblem {
-            code: shown.code,
-            severity: shown.severity.to_owned(),
-            place: shown.place,
-            message: shown.message,
-            help: shown.help,
-        };
-        Manifests {
-            path: told.path,
-            no: told.no,
-            revision: told.revision,
-            applied: told.applied,
-            documents: told.documents,
-            errors: told.errors,
-            problems: told.problems.into_iter().map(problem).collect(),
-            kept: told.kept,
-            failure: told.failure,
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::config::Config;
 use super::contents::{self, Piece, Pieces};
@@ -58,14 +59,18 @@ impl std::fmt::Debug for LoadedUnit {
     }
 }
 
-/// A problem as it is shown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A problem as it is shown: what `vejas check` says of the same place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "ManifestProblem")]
 pub struct Shown {
     pub code: String,
-    pub severity: &'static str,
+    /// `error` or `warning`.
+    pub severity: String,
     /// `file:line:column`.
     pub place: String,
     pub message: String,
+    /// How to mend it.
     pub help: Option<String>,
 }
 
@@ -188,7 +193,7 @@ fn address(text: &str) -> Result<SocketAddr, Error> {
 fn shown(problem: &Problem) -> Shown {
     Shown {
         code: problem.code.to_string(),
-        severity: problem.severity.as_str(),
+        severity: problem.severity.as_str().to_owned(),
         place: problem.place.to_string(),
         message: problem.message.clone(),
         help: problem.help.clone(),

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -34,21 +35,24 @@ const PROBLEMS_MAX: usize = 100;
 /// Bytes of one file beside a manifest that count.
 const BESIDE_BYTES_MAX: u64 = contents::PIECE_BYTES_MAX as u64;
 
-/// What became of the manifests, for people.
-#[derive(Debug, Clone, Default, Serialize)]
+/// The set of manifests that is in effect, and what is wrong with the newest.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Manifests {
+    /// Where they are read.
     pub path: String,
-    /// Grows with every set of manifests that came into effect.
+    /// Grows with every set that came into effect.
     pub no: u64,
     /// The digest over all units.
     pub revision: String,
     /// When the set came into effect, RFC 3339.
     pub applied: String,
     pub documents: usize,
+    /// How many errors there are. A manifest with an error does not take effect; what it declared before runs on.
     pub errors: usize,
-    /// The first of them, by file and place.
+    /// The first hundred errors and warnings, by file and place.
     pub problems: Vec<Shown>,
-    /// Units that run on in an earlier version.
+    /// Units that run on in their last good version.
     pub kept: Vec<String>,
     /// Why the newest set is not in effect.
     pub failure: Option<String>,
