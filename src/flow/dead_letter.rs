@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(replay.transport_id.as_deref(), Some("r/1/1"));
         assert_eq!(replay.headers.get(message::ID), Some("vx.orders/7"));
         assert_eq!(replay.headers.get(message::ORIGIN), Some("VEJAS/7"));
-        assert_eq!(replay.headers.get(message::SUBJECT), Some("vx.orders.raw"));
+        assert_eq!(replay.headers.get(message::SUBJECT), Some("vx.orders"));
         let again = dead_letter(&names, &stored(20, replay), &death(2));
         assert_eq!(again.transport_id.as_deref(), Some("d/sink/erp/20"));
         for (name, expected) in [

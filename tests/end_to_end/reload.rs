@@ -534,7 +534,8 @@ fn reloads_under_load_with_random_changes_lose_nothing() {
         thread::sleep(Duration::from_millis(20));
     }
     println!("{reloads} reloads, {} messages, drained in {:?}", sent.acknowledged.len(), began.elapsed());
-    assert!(set(&vejas.status()) > reloads / 5, "the changes took effect");
+    // Changes that follow each other closely are one, and some change nothing.
+    assert!(set(&vejas.status()) > reloads / 10, "the changes took effect");
     assert!(vejas.stop().success());
     let found = compare(&sent, &vejas.data(), &["raw", "done"], &deliveries).unwrap();
     assert_eq!((found.lost, found.duplicated_bus, found.foreign), (0, 0, 0), "{:?}", found.examples);

@@ -118,15 +118,26 @@ async fn converse(address: SocketAddr, bytes: &[u8], silence: Duration) -> Resul
     }
 }
 
-/// Identities and sequences of the receipts in an answer.
+/// Identities and sequences of the receipts in an answer. A body may hold anything, so its length says where it ends.
 fn receipts(answer: &[u8]) -> Vec<(String, u64)> {
-    let text = String::from_utf8_lossy(answer);
-    let bodies = text.split("HTTP/1.").filter(|part| part.get(1..5) == Some(" 200"));
-    let receipt = |part: &str| {
-        let value: serde_json::Value = serde_json::from_str(part.split_once("\r\n\r\n")?.1.trim_end()).ok()?;
-        Some((value["id"].as_str()?.to_owned(), value["sequence"].as_u64()?))
-    };
-    bodies.map(|part| receipt(part).unwrap_or_else(|| panic!("a 200 without a receipt: {part:?}"))).collect()
+    let mut rest = answer;
+    let mut receipts = Vec::new();
+    while let Some(end) = rest.windows(4).position(|four| four == b"\r\n\r\n") {
+        let (head, body) = rest.split_at(end + 4);
+        let head = String::from_utf8_lossy(head).to_lowercase();
+        let length =
+            head.lines().find_map(|line| line.strip_prefix("content-length: ")?.trim().parse().ok()).unwrap_or(0);
+        let body = &body[..body.len().min(length)];
+        if head.starts_with("http/1.") && head.get(8..12) == Some(" 200") {
+            let receipt = || {
+                let value: serde_json::Value = serde_json::from_slice(body).ok()?;
+                Some((value["id"].as_str()?.to_owned(), value["sequence"].as_u64()?))
+            };
+            receipts.push(receipt().unwrap_or_else(|| panic!("a 200 without a receipt: {head}")));
+        }
+        rest = &rest[end + 4 + body.len()..];
+    }
+    receipts
 }
 
 fn is_http(answer: &[u8], sent: &[u8]) -> bool {

@@ -274,7 +274,8 @@ impl Durable {
         self.delivered = decoder.varint()?;
         let mut sequence = 0;
         for _ in 0..decoder.varint()? {
-            sequence += decoder.varint()?;
+            let step = decoder.varint()?;
+            sequence = u64::checked_add(sequence, step).ok_or(Damaged("sequence of a durable"))?;
             let attempt = u32::try_from(decoder.varint()?).unwrap_or(u32::MAX);
             let due = match decoder.varint()? {
                 0 => None,
@@ -389,6 +390,16 @@ mod tests {
         assert_eq!(after.peek(), None);
         assert!(after.expire(SECOND * 506));
         assert_eq!(after.peek(), Some(4));
+    }
+
+    #[test]
+    fn a_position_whose_sequences_leave_the_range_is_damaged() {
+        let mut encoder = Encoder::default();
+        encoder.varint(0).varint(0).varint(2);
+        for step in [u64::MAX, 1] {
+            encoder.varint(step).varint(1).varint(0);
+        }
+        assert!(durable(10).restore_position(&encoder.0, SECOND, Timestamp(0)).is_err());
     }
 
     #[test]
