@@ -10,6 +10,7 @@
 //! - [`manifest`]: YAML in, validated desired state or all problems out
 //! - [`flow`]: the message and the loop's arithmetic: acknowledgement, attempts, back-off
 //! - [`transforms`]: what a flow does with a message, one verb per file
+//! - [`protocol`]: who owns a unit that only one member may run, as a state machine
 //! - [`testing`]: runs Test manifests: a flow on given messages, found beside expected
 //!
 //! Ports, traits and their errors only:
@@ -41,6 +42,7 @@ pub mod id;
 pub mod language;
 pub mod manifest;
 pub mod ports;
+pub mod protocol;
 #[cfg(feature = "language")]
 pub mod testing;
 pub mod time;

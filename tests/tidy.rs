@@ -13,6 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["manifest"],
     &["flow"],
     &["transforms"],
+    &["protocol"],
     &["testing"],
     &["ports"],
     &["unit"],

@@ -1,0 +1,28 @@
+//! Who owns a unit that only one member may run: ranking says who should, the lease says who may, the epoch says who did.
+//!
+//! Pure state machines: no clock, no store, no chance, no task. [`Node`] is one member; [`Node::step`] takes a moment and an [`Event`] and
+//! returns [`Effects`]. How to drive it is told in [`event`] (what goes in) and [`effect`] (what comes out); the protocol, its
+//! assumptions and its invariants are in this folder's `README.md`. The same type runs in production, in the model (`tests/model/`) and
+//! in the simulator.
+//!
+//! Not here: how records are spelt on a bus, pings, watches, and everything that waits.
+
+mod deadlines;
+pub mod effect;
+pub mod event;
+pub mod fence;
+mod handover;
+pub mod hrw;
+mod lease;
+pub mod membership;
+pub mod mutant;
+pub mod node;
+pub mod predicates;
+pub mod record;
+mod session;
+pub mod timers;
+
+pub use effect::{Action, Batch, Effect, Effects, Ending, Request, Subject, Ticket};
+pub use event::{Class, Event, Evidence, Outcome, Role, UnitSpec};
+pub use node::{Node, Phase, Settings};
+pub use timers::{Checked, Moment, Timers};
