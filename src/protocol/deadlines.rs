@@ -2,7 +2,11 @@
 
 use super::Node;
 use super::membership::Doubt;
-use super::node::{Phase, Sent, UnitState};
+use super::node::Phase;
+#[cfg(test)]
+use super::node::{Sent, UnitState};
+#[cfg(test)]
+use super::record::{Incarnation, KvRevision};
 use super::timers::Moment;
 
 impl Node {
@@ -43,9 +47,19 @@ impl Node {
         next
     }
 
-    /// Moves the origin of the clock `ms` forward and renames the requests in flight; answers to others are no longer recognised. The
-    /// node cannot tell: it compares deadlines with now and names with names, and nothing else. A model uses it to keep its states few.
-    pub fn rebase(&mut self, ms: u64) {
+}
+
+/// For models: what keeps their states few. The node cannot tell, since it compares deadlines with now and names with names, and nothing
+/// else.
+#[cfg(test)]
+impl Node {
+    /// An answer to `ticket` would be taken.
+    pub fn awaits(&self, ticket: &super::Ticket) -> bool {
+        self.pending.get(&ticket.subject).is_some_and(|sent| sent.number == ticket.number)
+    }
+
+    /// Moves the origin of the clock `ms` forward, names every request in flight 1, and renames the kv revisions of sessions.
+    pub fn rebase(&mut self, ms: u64, rename: &dyn Fn(Incarnation, KvRevision) -> KvRevision) {
         let back = |moment: &mut Moment| moment.0 = moment.0.saturating_sub(ms);
         for moment in [&mut self.session_until, &mut self.beat_at, &mut self.quiet_until] {
             back(moment);
@@ -53,9 +67,11 @@ impl Node {
         if let Phase::Leaving { give_up_at } = &mut self.phase {
             back(give_up_at);
         }
-        for doubt in self.doubts.values_mut() {
-            if let Doubt::Suspect { dead_at, .. } = doubt {
+        self.session = rename(self.inc, self.session);
+        for (inc, doubt) in &mut self.doubts {
+            if let Doubt::Suspect { dead_at, revision } = doubt {
                 back(dead_at);
+                *revision = rename(*inc, *revision);
             }
         }
         for Sent { number, gate, keep, .. } in self.pending.values_mut() {
@@ -68,8 +84,35 @@ impl Node {
             rebase_unit(state, &back);
         }
     }
+
+    /// The kv revisions of sessions that this node compares with.
+    pub fn session_revisions(&self) -> Vec<(Incarnation, KvRevision)> {
+        let doubts = self.doubts.iter().filter_map(|(inc, doubt)| match doubt {
+            Doubt::Suspect { revision, .. } => Some((*inc, *revision)),
+            Doubt::Gone => None,
+        });
+        doubts.chain([(self.inc, self.session)]).collect()
+    }
+
+    /// Told to stop and not known to have stopped.
+    pub fn is_stopping(&self, unit: &super::record::Unit) -> bool {
+        self.units.get(unit).is_some_and(|state| state.stopping)
+    }
+
+    /// What this node would learn from the record: nothing while it holds the unit.
+    pub fn has_seen(&self, unit: &super::record::Unit, record: Option<&(KvRevision, super::record::Lease)>) -> bool {
+        use super::lease::Seen;
+        let Some(state) = self.units.get(unit) else { return true };
+        state.tenure.is_some()
+            || match (&state.seen, record) {
+                (Seen::Absent, None) => true,
+                (Seen::Record(known, _), Some((revision, _))) => known == revision,
+                _ => false,
+            }
+    }
 }
 
+#[cfg(test)]
 fn rebase_unit(state: &mut UnitState, back: &impl Fn(&mut Moment)) {
     for moment in [state.ask_at.as_mut(), state.claim_at.as_mut(), Some(&mut state.recheck_at)].into_iter().flatten() {
         back(moment);

@@ -122,6 +122,21 @@ pub struct Node {
     pub(super) requests: u64,
 }
 
+/// Two nodes are equal when they will behave alike; settings never change.
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Node {}
+
+impl std::hash::Hash for Node {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
 impl Node {
     /// A node before its first life.
     pub fn new(settings: Settings) -> Self {
@@ -140,6 +155,27 @@ impl Node {
             pending: BTreeMap::new(),
             requests: 0,
         }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn parts(
+        &self,
+    ) -> (
+        (Phase, Incarnation, Option<Generation>, KvRevision),
+        [Moment; 3],
+        &BTreeMap<Incarnation, Doubt>,
+        &Views,
+        &BTreeMap<Unit, UnitState>,
+        (&BTreeMap<Subject, Sent>, u64),
+    ) {
+        (
+            (self.phase, self.inc, self.generation, self.session),
+            [self.session_until, self.beat_at, self.quiet_until],
+            &self.doubts,
+            &self.views,
+            &self.units,
+            (&self.pending, self.requests),
+        )
     }
 
     /// The only door. `now` is the process's own monotonic clock and never goes back.

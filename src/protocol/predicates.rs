@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Node;
 use super::lease::Stage;
 use super::node::Phase;
-use super::record::{Fence, Hold, Incarnation, KvRevision, Lease, Position, Sequence, TenureNumber, Unit};
+use super::record::{Fence, Generation, Hold, Incarnation, KvRevision, Lease, Position, Sequence, TenureNumber, Unit};
 use super::timers::Moment;
 
 /// An invariant that does not hold, by id, and what was seen.
@@ -52,27 +52,23 @@ pub fn one_acts<'a>(members: impl IntoIterator<Item = (&'a Node, Moment)>, unit:
     }
 }
 
-/// own-L1: at most one incarnation per tenure of a bucket. `seen` is every tenure that was ever held.
-pub fn one_holder(
-    seen: &mut BTreeMap<(Unit, TenureNumber), Incarnation>,
-    node: &Node,
-    unit: &Unit,
-) -> Result<(), Broken> {
-    let Some(number) = node.tenure(unit) else { return Ok(()) };
-    let inc = node.incarnation();
-    let holder = *seen.entry((unit.clone(), number)).or_insert(inc);
-    if holder == inc {
-        return Ok(());
+/// own-L1: at most one incarnation holds a tenure of a bucket.
+pub fn one_holder<'a>(members: impl IntoIterator<Item = &'a Node>, unit: &Unit) -> Result<(), Broken> {
+    let mut holders: BTreeMap<(Option<Generation>, TenureNumber), Incarnation> = BTreeMap::new();
+    for node in members {
+        let Some(number) = node.tenure(unit) else { continue };
+        let inc = node.incarnation();
+        let holder = *holders.entry((node.generation(), number)).or_insert(inc);
+        if holder != inc {
+            return broken("own-L1", format!("tenure {} of {unit} is held by {holder} and {inc}", number.0));
+        }
     }
-    broken("own-L1", format!("tenure {} of {unit} is held by {holder} and {inc}", number.0))
+    Ok(())
 }
 
-/// own-L2 for leases: a later record never carries a lower tenure.
-pub fn tenures_grow(before: &(KvRevision, Lease), after: &(KvRevision, Lease)) -> Result<(), Broken> {
-    if after.1.tenure_at(after.0) >= before.1.tenure_at(before.0) {
-        return Ok(());
-    }
-    broken("own-L2", format!("the tenure of {} goes back", after.1.unit))
+/// own-L2: no record carries a lower tenure than any record before it; `grows` says so.
+pub fn tenures_grow(grows: bool, after: &Lease) -> Result<(), Broken> {
+    if grows { Ok(()) } else { broken("own-L2", format!("the tenure of {} goes back", after.unit)) }
 }
 
 /// own-L4: who frees or offers a unit removes its own lease, never a successor's.
@@ -119,7 +115,7 @@ pub fn taken_from_the_gone<'a>(
 /// What a unit stored, in order of sequence: its messages by an id, and its fence records.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stored {
-    Message { id: u64, inc: Incarnation, tenure: TenureNumber, run: super::record::Run, page: u64, off: u64 },
+    Message { inc: Incarnation, tenure: TenureNumber, run: super::record::Run, page: u64, off: u64 },
     Fence(Fence),
 }
 
