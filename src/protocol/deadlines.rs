@@ -60,7 +60,11 @@ impl Node {
 
     /// Moves the origin of the clock `ms` forward, names every request in flight 1, and renames the kv revisions of sessions.
     pub fn rebase(&mut self, ms: u64, rename: &dyn Fn(Incarnation, KvRevision) -> KvRevision) {
-        let back = |moment: &mut Moment| moment.0 = moment.0.saturating_sub(ms);
+        let back = |moment: &mut Moment| {
+            if *moment != Moment::NEVER {
+                moment.0 = moment.0.saturating_sub(ms);
+            }
+        };
         for moment in [&mut self.session_until, &mut self.beat_at, &mut self.quiet_until] {
             back(moment);
         }
@@ -92,6 +96,11 @@ impl Node {
             Doubt::Gone => None,
         });
         doubts.chain([(self.inc, self.session)]).collect()
+    }
+
+    /// The tenure is given up by time alone at the next step.
+    pub fn gives_up(&self, unit: &super::record::Unit, now: Moment) -> bool {
+        self.units.get(unit).and_then(|state| state.tenure.as_ref()).is_some_and(|tenure| tenure.keep_until.passed(now))
     }
 
     /// Told to stop and not known to have stopped.

@@ -149,7 +149,7 @@ impl Node {
             return;
         };
         if state.claim_at.get_or_insert(now.after(settle_ms)).passed(now) {
-            state.claim_at = Some(now.after(settle_ms * CLAIM_AGAIN_SETTLES));
+            state.claim_at = Some(now.after(settle_ms.saturating_mul(CLAIM_AGAIN_SETTLES)));
             effects.push(Effect::Claim { to, unit: unit.clone(), tenure });
         }
     }
@@ -171,7 +171,7 @@ impl Node {
     }
 
     pub(super) fn refused(&mut self, now: Moment, unit: &Unit, tenure: TenureNumber) {
-        let again = now.after(self.settings.timers.settle_ms * CLAIM_AGAIN_SETTLES);
+        let again = now.after(self.settings.timers.settle_ms.saturating_mul(CLAIM_AGAIN_SETTLES));
         let Some(state) = self.units.get_mut(unit) else { return };
         if let Seen::Record(revision, lease) = &state.seen
             && lease.tenure_at(*revision) == tenure

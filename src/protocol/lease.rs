@@ -137,7 +137,7 @@ impl Node {
     /// How long to wait before asking for the unit as seen; `None` when it is not to be asked for (own-L-acquire).
     fn claimable(&self, unit: &Unit, state: &UnitState) -> Option<u64> {
         let timers = &self.settings.timers;
-        let by_rank = || self.rank_of(unit, self.inc).map(|rank| rank as u64 * timers.rank_delay_ms);
+        let by_rank = || self.rank_of(unit, self.inc).map(|rank| (rank as u64).saturating_mul(timers.rank_delay_ms));
         let Seen::Record(_, lease) = &state.seen else {
             return if state.seen == Seen::Absent { by_rank() } else { None };
         };
@@ -151,7 +151,7 @@ impl Node {
                 by_rank()
             }
             Hold::Offered { .. } if self.is_gone(lease.inc) || mutant!(self, OfferWaitWhileOffererLives) => {
-                by_rank().map(|delay_ms| delay_ms + timers.offer_wait_ms)
+                by_rank().map(|delay_ms| delay_ms.saturating_add(timers.offer_wait_ms))
             }
             Hold::Offered { .. } => None,
         }

@@ -309,7 +309,7 @@ impl Node {
         };
         let (gate, keep) = match gate_ms {
             0 => (Moment::PAST, Moment::PAST),
-            ms => (now.after(ms), now.after(2 * ms)),
+            ms => (now.after(ms), now.after(ms.saturating_mul(2))),
         };
         self.requests += 1;
         let ticket = Ticket { subject: subject.clone(), number: self.requests };

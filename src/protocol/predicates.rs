@@ -81,6 +81,14 @@ pub fn only_own_is_given_up(before: Option<&(KvRevision, Lease)>, after: &Lease)
     }
 }
 
+/// own-H1: after the first owner, a unit starts anew at most once per change of somebody's view.
+pub fn moves_are_bounded(starts: u8, changes: u8) -> Result<(), Broken> {
+    if starts <= changes.saturating_add(1) {
+        return Ok(());
+    }
+    broken("own-H1", format!("{starts} starts after {changes} changes of view"))
+}
+
 /// own-A1: a tenure that an answer ended is no longer named by the record.
 pub fn ended_is_not_named(
     inc: Incarnation,

@@ -11,6 +11,9 @@ impl Moment {
     /// Long ago: every deadline set to it has passed.
     pub const PAST: Moment = Moment(0);
 
+    /// A deadline that is not expected to come.
+    pub const NEVER: Moment = Moment(u64::MAX);
+
     pub fn after(self, ms: u64) -> Moment {
         Moment(self.0.saturating_add(ms))
     }

@@ -6,8 +6,8 @@ use crate::protocol::{Batch, Event, Phase};
 use crate::world::{Act, Flaw, State, World, unit};
 
 /// Ids of `src/protocol/README.md` that a world can break.
-pub const IDS: [&str; 11] = [
-    "own-L1", "own-L2", "own-L3", "own-L4", "own-A1", "own-T1", "own-L7", "own-D2", "own-D3", "own-D4", "own-D6",
+pub const IDS: [&str; 12] = [
+    "own-L1", "own-L2", "own-L3", "own-L4", "own-A1", "own-T1", "own-L7", "own-D2", "own-D3", "own-D4", "own-D6", "own-H1",
 ];
 
 fn holds<const I: usize>(_: &World, state: &State) -> bool {
@@ -118,6 +118,7 @@ impl Model for World {
             Property::always(IDS[8], holds::<8>),
             Property::always(IDS[9], holds::<9>),
             Property::always(IDS[10], holds::<10>),
+            Property::always(IDS[11], holds::<11>),
             Property::sometimes("a member may act", acts),
             Property::sometimes("the unit moves", moves),
         ]
@@ -197,7 +198,8 @@ impl World {
     /// Explores all states; every invariant holds and the world is not vacuous. Returns the number of distinct states.
     pub fn exhaust(self) -> usize {
         let name = self.name;
-        let checker = self.checker().threads(2).spawn_bfs().join();
+        let limit = option_env!("MODEL_LIMIT").map_or(3_000_000, |l| l.parse().unwrap());
+        let checker = self.checker().threads(1).target_state_count(limit).spawn_bfs().join();
         let states = checker.unique_state_count();
         println!("{name}: {states} distinct states, depth {}", checker.max_depth());
         for id in IDS {
@@ -216,7 +218,7 @@ impl World {
         use stateright::HasDiscoveries;
         let (name, mutant, flaw) = (self.name, self.mutant, self.flaw);
         let known = IDS.iter().copied().collect();
-        let checker = self.checker().finish_when(HasDiscoveries::AnyOf(known)).threads(2).spawn_bfs().join();
+        let checker = self.checker().finish_when(HasDiscoveries::AnyOf(known)).threads(1).spawn_bfs().join();
         let found: Vec<_> = IDS.iter().filter_map(|id| Some((*id, checker.discovery(id)?))).collect();
         let what = mutant.map_or_else(|| format!("{flaw:?}"), |mutant| format!("{mutant:?}"));
         let Some((id, path)) = found.into_iter().next() else {

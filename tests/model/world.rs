@@ -14,7 +14,7 @@ use crate::protocol::{
 use crate::source::Worker;
 
 pub const NOW: Moment = Moment(0);
-pub const NEVER: u64 = 1 << 40;
+pub const NEVER: u64 = u64::MAX;
 
 /// A wrong rule, or none, and how large the world is.
 #[derive(Debug, Clone)]
@@ -99,7 +99,7 @@ pub fn ticks() -> Timers {
         retry_ms: 1,
         request_timeout_ms: 1,
         rank_delay_ms: 0,
-        settle_ms: 0,
+        settle_ms: NEVER,
         offer_wait_ms: 1,
         recheck_ms: NEVER,
         drift_ppm: 0,
@@ -286,7 +286,7 @@ impl World {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let held = state.members[m].node.tenure(&unit());
-            let answers = matches!(event, Event::Answer { .. });
+            let answers = matches!(event, Event::Answer { .. }) && !state.members[m].node.gives_up(&unit(), NOW);
             let effects = state.members[m].node.step(NOW, event);
             let ended = held.filter(|_| answers && state.members[m].node.tenure(&unit()).is_none());
             if let Some(number) = ended
@@ -417,6 +417,7 @@ impl World {
         let clocks = || state.members.iter().map(|member| (&member.node, NOW));
         let found = predicates::one_holder(state.members.iter().map(|member| &member.node), &unit());
         let found = if self.grants == 0 { found.and_then(|()| predicates::one_acts(clocks(), &unit())) } else { found };
+        let found = if self.views > 0 { found.and_then(|()| predicates::moves_are_bounded(state.starts, state.views)) } else { found };
         note(state, found);
         crate::store::canonical(state);
     }
