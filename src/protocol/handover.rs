@@ -204,6 +204,9 @@ impl Node {
         let units: Vec<_> = self.units.keys().cloned().collect();
         for unit in units {
             let heir = self.next_after_me(&unit);
+            if mutant!(self, DeadBeforeStop) {
+                continue;
+            }
             self.yield_unit(&unit, heir, effects);
             let Some(state) = self.units.get_mut(&unit) else { continue };
             state.ask_at = None;

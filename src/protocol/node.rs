@@ -323,7 +323,8 @@ impl Node {
     pub fn permit(&self, unit: &Unit) -> Option<Moment> {
         let state = self.units.get(unit)?;
         let tenure = state.tenure.as_ref()?;
-        if tenure.stage != Stage::Active || !state.running || state.stopping {
+        let early = super::mutant::mutant!(self, OfferBeforeStop) && matches!(tenure.stage, Stage::Yielding { .. });
+        if (tenure.stage != Stage::Active && !early) || !state.running || state.stopping {
             return None;
         }
         Some(self.gates(state, tenure))

@@ -38,6 +38,9 @@ impl Model for World {
         }
         for (i, flying) in state.flying.iter().enumerate() {
             acts.push(Act::Deliver(i));
+            if self.slow_replies && flying.reply.is_none() && flying.from.is_some() {
+                acts.push(Act::Apply(i));
+            }
             if flying.from.is_some() {
                 acts.push(Act::TimeOut(i));
             }
@@ -62,6 +65,7 @@ impl Model for World {
         let mut state = before.clone();
         match act {
             Act::Deliver(i) => self.deliver(&mut state, i),
+            Act::Apply(i) => self.apply_only(&mut state, i),
             Act::TimeOut(i) => self.time_out(&mut state, i),
             Act::Tick(slow) => self.tick(&mut state, slow),
             Act::Wake(m) => self.step(&mut state, m, Event::Tick),
@@ -198,7 +202,7 @@ impl World {
     /// Explores all states; every invariant holds and the world is not vacuous. Returns the number of distinct states.
     pub fn exhaust(self) -> usize {
         let name = self.name;
-        let limit = option_env!("MODEL_LIMIT").map_or(3_000_000, |l| l.parse().unwrap());
+        let limit = std::env::var("MODEL_LIMIT").map_or(3_000_000, |l| l.parse().unwrap());
         let checker = self.checker().threads(1).target_state_count(limit).spawn_bfs().join();
         let states = checker.unique_state_count();
         println!("{name}: {states} distinct states, depth {}", checker.max_depth());

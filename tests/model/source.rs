@@ -29,17 +29,22 @@ impl Worker {
     fn goes_on(&mut self, in_memory: Option<Run>, position: Option<&Position>) {
         let in_memory = if self.flaw { Some(Run { opening: Sequence(0), counter: 0 }) } else { in_memory };
         match resume(in_memory, position, false) {
-            Resume::Begin => self.begin(0),
+            Resume::Begin => self.again(in_memory, 0),
             Resume::Continue { off } => {
                 if let Some(position) = position {
                     self.page = position.page;
                 }
                 self.off = off;
             }
-            Resume::Again { page } => self.begin(page),
+            Resume::Again { page } => self.again(in_memory, page),
             Resume::Advance { page } => self.begin(page + 1),
         }
         self.waits = false;
+    }
+
+    /// The run in memory begins again at its first message; without one it is run anew.
+    fn again(&mut self, in_memory: Option<Run>, page: u64) {
+        if in_memory.is_some() && self.page == page { self.off = 0 } else { self.begin(page) }
     }
 
     fn begin(&mut self, page: u64) {

@@ -83,7 +83,7 @@ impl World {
         store.lease = Some(Record { revision: next, value: lease.clone(), age: 0 });
         if self.grants == 0 {
             let tenure = lease.tenure_at(next).0;
-            let grows = tenure >= store.tenure_max;
+            let grows = tenure > store.tenure_max || (tenure == store.tenure_max && lease.tenure.is_some());
             store.tenure_max = store.tenure_max.max(tenure);
             note(state, predicates::tenures_grow(grows, lease));
             note(state, predicates::only_own_is_given_up(before.as_ref(), lease));
@@ -138,8 +138,8 @@ pub fn canonical(state: &mut State) {
     let store = &state.store;
     let mut used: BTreeMap<Incarnation, BTreeSet<KvRevision>> = BTreeMap::new();
     state.flying.retain(|flying| {
-        flying.from.is_some()
-            || match &flying.request.action {
+        flying.from.is_some() ||
+            flying.reply.is_none() && match &flying.request.action {
                 Action::PutSession { expected: Some(expected), session } => {
                     revision(store.sessions.get(&session.inc)) == Some(*expected)
                 }

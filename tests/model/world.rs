@@ -35,6 +35,8 @@ pub struct World {
     pub recreations: u8,
     /// Changes of one member's view.
     pub views: u8,
+    /// Owners that a unit may have before it is where it should be.
+    pub first_owners: u8,
     /// Lies of probers and true evidence alike.
     pub suspicions: u8,
     /// Sessions are written and expire; else they are always fine.
@@ -43,6 +45,8 @@ pub struct World {
     pub lag: bool,
     /// Reads take a step of their own.
     pub slow_reads: bool,
+    /// Replies take a step of their own.
+    pub slow_replies: bool,
     /// Grants of a lease service that gives a unit to anyone at any moment, for worlds that look at the fence alone.
     pub grants: u64,
     pub pages: u64,
@@ -74,10 +78,12 @@ impl World {
             leaves: 0,
             recreations: 0,
             views: 0,
+            first_owners: 1,
             suspicions: 0,
             sessions: false,
             lag: false,
             slow_reads: false,
+            slow_replies: false,
             grants: 0,
             pages: 0,
             publications: 0,
@@ -114,6 +120,8 @@ pub struct Flying {
     /// Who waits for the reply; `None`: nobody any more.
     pub from: Option<usize>,
     pub request: Request,
+    /// It was applied, and this reply is on its way.
+    pub reply: Option<Outcome>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -173,6 +181,8 @@ pub struct State {
 pub enum Act {
     /// The request is applied and its reply arrives, if somebody waits for it.
     Deliver(usize),
+    /// The request is applied; the reply comes later.
+    Apply(usize),
     /// Nobody waits any more; the request may be applied later.
     TimeOut(usize),
     /// Time passes; the clock of this member loses the tick.
@@ -193,7 +203,7 @@ pub enum Act {
 }
 
 pub fn unit() -> Unit {
-    Unit::new("u")
+    Unit::new("source/0")
 }
 
 pub fn incarnation(member: usize, life: u8) -> Incarnation {
@@ -310,7 +320,7 @@ impl World {
                 let outcome = self.apply(state, &request);
                 events.push(Event::Answer { ticket: request.ticket, outcome });
             }
-            Effect::Ask(request) => state.flying.push(Flying { from: Some(m), request }),
+            Effect::Ask(request) => state.flying.push(Flying { from: Some(m), request, reply: None }),
             Effect::Start { epoch, position, .. } => {
                 state.starts += u8::from(self.views > 0);
                 state.members[m].worker = epoch.map(|epoch| Worker::start(epoch, position.as_ref(), self.mutant));
@@ -352,37 +362,44 @@ impl World {
 
     pub fn deliver(&self, state: &mut State, i: usize) {
         let flying = state.flying.remove(i);
-        let outcome = self.apply(state, &flying.request);
+        let outcome = flying.reply.unwrap_or_else(|| self.apply(state, &flying.request));
         if let Some(m) = flying.from {
             self.step(state, m, Event::Answer { ticket: flying.request.ticket, outcome });
         }
+    }
+
+    /// The request is applied; its reply takes a step of its own.
+    pub fn apply_only(&self, state: &mut State, i: usize) {
+        let request = state.flying[i].request.clone();
+        state.flying[i].reply = Some(self.apply(state, &request));
     }
 
     pub fn time_out(&self, state: &mut State, i: usize) {
         let flying = state.flying.remove(i);
         let Some(m) = flying.from else { return };
         let zombies = state.flying.iter().filter(|flying| flying.from.is_none()).count();
-        if zombies < self.zombies && crate::store::writes(&flying.request.action) {
-            state.flying.push(Flying { from: None, request: flying.request.clone() });
+        if flying.reply.is_none() && zombies < self.zombies && crate::store::writes(&flying.request.action) {
+            state.flying.push(Flying { from: None, request: flying.request.clone(), reply: None });
         }
         self.step(state, m, Event::Answer { ticket: flying.request.ticket, outcome: Outcome::Unknown });
     }
 
     pub fn tick(&self, state: &mut State, slow: Option<usize>) {
         let ttl = self.timers.ttl_ms;
+        let older = u64::from(ttl != NEVER);
         if let Some(record) = &mut state.store.lease {
-            record.age += 1;
+            record.age += older;
         }
         if self.grants == 0 && state.store.lease.as_ref().is_some_and(|record| record.age >= ttl) {
             state.store.lease = None;
         }
         for record in state.store.sessions.values_mut() {
-            record.age += 1;
+            record.age += older;
         }
         state.store.sessions.retain(|_, record| record.age < ttl);
         for (m, member) in state.members.iter_mut().enumerate() {
             if slow == Some(m) {
-                member.steady = ttl;
+                member.steady = ticks().ttl_ms;
             } else {
                 member.node.rebase(1, &|_, revision| revision);
                 member.steady = member.steady.saturating_sub(1);
@@ -417,7 +434,7 @@ impl World {
         let clocks = || state.members.iter().map(|member| (&member.node, NOW));
         let found = predicates::one_holder(state.members.iter().map(|member| &member.node), &unit());
         let found = if self.grants == 0 { found.and_then(|()| predicates::one_acts(clocks(), &unit())) } else { found };
-        let found = if self.views > 0 { found.and_then(|()| predicates::moves_are_bounded(state.starts, state.views)) } else { found };
+        let found = if self.views > 0 { found.and_then(|()| predicates::moves_are_bounded(state.starts, self.first_owners, state.views)) } else { found };
         note(state, found);
         crate::store::canonical(state);
     }
