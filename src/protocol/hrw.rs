@@ -43,3 +43,78 @@ pub fn rank(unit: &Unit, members: &BTreeMap<Incarnation, Instance>, inc: Incarna
     };
     Some(members.iter().filter(|member| before((member.0, member.1))).count())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNITS: usize = 10_000;
+
+    fn members(count: u128) -> BTreeMap<Incarnation, Instance> {
+        (0..count).map(|i| (Incarnation(i), format!("vejas-{i}").into())).collect()
+    }
+
+    fn owners(members: &BTreeMap<Incarnation, Instance>) -> Vec<Incarnation> {
+        (0..UNITS).map(|i| ranking(&Unit::new(&format!("source/{i}")), members)[0]).collect()
+    }
+
+    /// Members of different versions must agree: these never change.
+    #[test]
+    fn golden_vectors() {
+        let golden = [
+            ("source/heartbeat", "vejas-0", 0),
+            ("source/orders-kafka/3", "vejas-1", 0),
+            ("chore/git-sync", "", 0),
+            ("", "", 0_u64),
+        ];
+        for (unit, instance, expected) in golden {
+            assert_eq!(weight(&Unit::new(unit), instance), expected, "{unit} {instance}");
+        }
+    }
+
+    #[test]
+    fn parts_are_framed_by_their_length() {
+        assert_ne!(weight(&Unit::new("ab"), "c"), weight(&Unit::new("a"), "bc"));
+    }
+
+    #[test]
+    fn rank_is_the_place_in_the_ranking_also_for_two_of_one_name() {
+        let mut members = members(5);
+        members.insert(Incarnation(77), "vejas-0".into());
+        for i in 0..200 {
+            let unit = Unit::new(&format!("source/{i}"));
+            let order = ranking(&unit, &members);
+            for (place, inc) in order.iter().enumerate() {
+                assert_eq!(rank(&unit, &members, *inc), Some(place));
+            }
+        }
+        assert_eq!(rank(&Unit::new("source/0"), &members, Incarnation(1_000)), None);
+    }
+
+    #[test]
+    fn no_share_is_further_than_four_standard_deviations_from_even() {
+        for count in [3_u32, 5, 16] {
+            let owners = owners(&members(u128::from(count)));
+            let p = 1.0 / f64::from(count);
+            let (even, deviation) = (UNITS as f64 * p, (UNITS as f64 * p * (1.0 - p)).sqrt());
+            for member in 0..u128::from(count) {
+                let share = owners.iter().filter(|owner| owner.0 == member).count() as f64;
+                assert!((share - even).abs() <= 4.0 * deviation, "{count} members: {member} owns {share} of {even}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_leaves_moves_only_its_own_share_in_the_whole_order() {
+        let all = members(5);
+        for i in 0..1_000 {
+            let unit = Unit::new(&format!("source/{i}"));
+            for gone in all.keys() {
+                let mut rest = all.clone();
+                rest.remove(gone);
+                let without: Vec<_> = ranking(&unit, &all).into_iter().filter(|inc| inc != gone).collect();
+                assert_eq!(ranking(&unit, &rest), without);
+            }
+        }
+    }
+}

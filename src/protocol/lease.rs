@@ -285,6 +285,7 @@ impl Node {
             _ => {
                 let Some(state) = self.units.get_mut(unit) else { return };
                 state.recheck_at = retry_at;
+                state.ask_at = Some(retry_at);
                 if let Some(tenure) = &mut state.tenure {
                     tenure.renew_at = tenure.renew_at.min(retry_at);
                     tenure.progressed = true;

@@ -70,7 +70,7 @@ impl World {
         let fits = here && (revision(state.store.lease.as_ref()) == expected || blind);
         let budget = if self.grants > 0 { self.grants } else { self.writes };
         if state.store.writes >= budget && (grant || self.grants == 0) {
-            return if fits { Outcome::Unknown } else { Outcome::Lost };
+            return if fits && self.grants == 0 { Outcome::Unknown } else { Outcome::Lost };
         }
         if !fits && !grant {
             return Outcome::Lost;

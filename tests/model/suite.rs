@@ -178,8 +178,8 @@ fn wrong_rules_of_hand_over_are_caught() {
     use Mutant::*;
     let mut hasty = World { first_owners: 2, writes: 6, views: 1, ..handover() };
     hasty.timers.rank_delay_ms = 0;
-    hasty.with(YieldFrees).caught_by(&["own-H1"]);
+    hasty.clone().with(YieldFrees).caught_by(&["own-H1"]);
     handover().with(AnyClaimant).caught_by(&["own-H1"]);
-    handover().with(OffererTakesBack).caught_by(&["own-H1"]);
+    hasty.with(OffererTakesBack).caught_by(&["own-H1"]);
     handover().with(ClaimWithoutTenure).caught_by(&["own-H1"]);
 }
