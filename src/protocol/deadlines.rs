@@ -46,7 +46,6 @@ impl Node {
         }
         next
     }
-
 }
 
 /// For models: what keeps their states few. The node cannot tell, since it compares deadlines with now and names with names, and nothing

@@ -127,11 +127,6 @@ impl Node {
                 }
                 effects.push(Effect::Written { unit: unit.clone(), batch });
             }
-            (Purpose::Write { batch, position }, Outcome::Unknown) if mutant!(self, PositionFromMemory) => {
-                let _ = position;
-                let position = self.units.get(unit).and_then(|s| s.writer.as_ref()).and_then(|w| w.position.clone());
-                self.reread(now, unit, batch, position, effects);
-            }
             (Purpose::Write { batch, position }, _) => {
                 let purpose = Purpose::CheckWrite { batch, position };
                 let action = Action::ReadFence(unit.clone());
@@ -152,7 +147,7 @@ impl Node {
     /// What stands before the opening record decides how to open (own-O1, own-O1b).
     fn open(&mut self, now: Moment, unit: &Unit, last: Option<(Sequence, Fence)>, effects: &mut Effects) {
         let retry_at = now.after(self.settings.timers.retry_ms);
-        let over_newer = mutant!(self, OpenOverNewerTenure);
+        let over_newer = mutant!(self, OpenOverNewerTenure) || mutant!(self, ReopenWithoutTenureCheck);
         let checks = !mutant!(self, ReopenWithoutTenureCheck);
         let heeds_head = !mutant!(self, HeadNotReadFirst);
         let me = self.inc;
@@ -240,10 +235,5 @@ impl Node {
         } else {
             Effect::Rewind { unit: unit.clone(), position: fence.position }
         });
-    }
-
-    /// The wrong rule of `PositionFromMemory`: nothing is read.
-    fn reread(&mut self, _: Moment, unit: &Unit, _: Batch, position: Option<Position>, effects: &mut Effects) {
-        effects.push(Effect::Rewind { unit: unit.clone(), position });
     }
 }

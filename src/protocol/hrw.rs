@@ -62,10 +62,10 @@ mod tests {
     #[test]
     fn golden_vectors() {
         let golden = [
-            ("source/heartbeat", "vejas-0", 0),
-            ("source/orders-kafka/3", "vejas-1", 0),
-            ("chore/git-sync", "", 0),
-            ("", "", 0_u64),
+            ("source/heartbeat", "vejas-0", 539_559_380_115_866_962),
+            ("source/orders-kafka/3", "vejas-1", 2_772_315_303_728_967_175),
+            ("chore/git-sync", "", 18_173_480_459_463_590_725),
+            ("", "", 7_914_976_873_989_998_928_u64),
         ];
         for (unit, instance, expected) in golden {
             assert_eq!(weight(&Unit::new(unit), instance), expected, "{unit} {instance}");

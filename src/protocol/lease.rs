@@ -169,7 +169,6 @@ impl Node {
     }
 
     fn tenure_due(&mut self, now: Moment, unit: &Unit, effects: &mut Effects) {
-        let confirm = !mutant!(self, GenerationNotConfirmed);
         let bucket_free = self.is_free(&Subject::Bucket(unit.clone()));
         let lease_free = self.is_free(&Subject::Lease(unit.clone()));
         let may_offer = !matches!(self.phase, Phase::Leaving { .. }) || self.all_stopped();
@@ -178,11 +177,7 @@ impl Node {
         let Some(state) = self.units.get_mut(unit) else { return };
         let Some(tenure) = &mut state.tenure else { return };
         if tenure.stage == Stage::Confirming && bucket_free && tenure.retry_at.passed(now) {
-            if confirm {
-                self.ask(now, Subject::Bucket(unit.clone()), Purpose::Confirm, Action::ReadBucket, effects);
-            } else {
-                tenure.stage = Stage::Opening;
-            }
+            self.ask(now, Subject::Bucket(unit.clone()), Purpose::Confirm, Action::ReadBucket, effects);
         }
         if !lease_free {
             return;
@@ -191,7 +186,7 @@ impl Node {
         let Some(tenure) = &mut state.tenure else { return };
         if let Stage::Yielding { heir } = tenure.stage
             && (!state.running || offers_early)
-            && may_offer
+            && (may_offer || offers_early)
         {
             if tenure.retry_at.passed(now) {
                 self.offer(now, unit, heir, effects);

@@ -7,7 +7,8 @@ use crate::world::{Act, Flaw, State, World, unit};
 
 /// Ids of `src/protocol/README.md` that a world can break.
 pub const IDS: [&str; 12] = [
-    "own-L1", "own-L2", "own-L3", "own-L4", "own-A1", "own-T1", "own-L7", "own-D2", "own-D3", "own-D4", "own-D6", "own-H1",
+    "own-L1", "own-L2", "own-L3", "own-L4", "own-A1", "own-T1", "own-L7", "own-D2", "own-D3", "own-D4", "own-D6",
+    "own-H1",
 ];
 
 fn holds<const I: usize>(_: &World, state: &State) -> bool {
@@ -21,7 +22,9 @@ fn acts(_: &World, state: &State) -> bool {
 /// Somebody else than the first owner holds the unit.
 fn moves(_: &World, state: &State) -> bool {
     let others = state.members.iter().skip(1);
-    others.filter(|member| member.node.tenure(&unit()).is_some()).any(|_| state.store.tenure_max > 1 || state.store.last > 1)
+    others
+        .filter(|member| member.node.tenure(&unit()).is_some())
+        .any(|_| state.store.tenure_max > 1 || state.store.last > 1)
 }
 
 impl Model for World {

@@ -112,13 +112,8 @@ fn append(store: &mut Store, expected: Sequence, fence: &Fence, batch: bool) -> 
     }
     if let (true, Some(position)) = (batch, &fence.position) {
         let off = position.off - 1;
-        let message = Stored::Message {
-            inc: fence.inc,
-            tenure: fence.tenure,
-            run: position.run,
-            page: position.page,
-            off,
-        };
+        let message =
+            Stored::Message { inc: fence.inc, tenure: fence.tenure, run: position.run, page: position.page, off };
         store.log.push((Sequence(store.log.len() as u64 + 1), message));
     }
     let sequence = Sequence(store.log.len() as u64 + 1);
@@ -138,17 +133,18 @@ pub fn canonical(state: &mut State) {
     let store = &state.store;
     let mut used: BTreeMap<Incarnation, BTreeSet<KvRevision>> = BTreeMap::new();
     state.flying.retain(|flying| {
-        flying.from.is_some() ||
-            flying.reply.is_none() && match &flying.request.action {
-                Action::PutSession { expected: Some(expected), session } => {
-                    revision(store.sessions.get(&session.inc)) == Some(*expected)
+        flying.from.is_some()
+            || flying.reply.is_none()
+                && match &flying.request.action {
+                    Action::PutSession { expected: Some(expected), session } => {
+                        revision(store.sessions.get(&session.inc)) == Some(*expected)
+                    }
+                    Action::PutLease { expected: Some(expected), lease } => {
+                        revision(store.lease.as_ref()) == Some(*expected) || lease.hold != Hold::Held
+                    }
+                    Action::AppendFence { expected, .. } => *expected >= fence,
+                    action => writes(action),
                 }
-                Action::PutLease { expected: Some(expected), lease } => {
-                    revision(store.lease.as_ref()) == Some(*expected) || lease.hold != Hold::Held
-                }
-                Action::AppendFence { expected, .. } => *expected >= fence,
-                action => writes(action),
-            }
     });
     for flying in &state.flying {
         if let Action::PutSession { expected: Some(expected), session } = &flying.request.action {

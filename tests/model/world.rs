@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use crate::protocol::predicates::{self, Broken, Stored};
 use crate::protocol::record::{Generation, Incarnation, KvRevision, Lease, Sequence, Session, Unit};
 use crate::protocol::{
-    Action, Checked, Class, Effect, Event, Evidence, Moment, Node, Outcome, Phase, Request, Role, Settings, Timers, UnitSpec,
+    Action, Checked, Class, Effect, Event, Evidence, Moment, Node, Outcome, Phase, Request, Role, Settings, Timers,
+    UnitSpec,
 };
 use crate::source::Worker;
 
@@ -222,13 +223,15 @@ impl World {
 
     fn view(&self, state: &State, mask: u8) -> Event {
         let there = (0..self.members).filter(|m| mask & (1 << m) != 0);
-        let members = there.map(|m| (incarnation(m, state.members[m].lives.saturating_sub(1)), name(m).into())).collect();
+        let members =
+            there.map(|m| (incarnation(m, state.members[m].lives.saturating_sub(1)), name(m).into())).collect();
         Event::Members { role: Role::Worker, members }
     }
 
     /// All incarnations a member may ever have: where views do not matter, everybody may try.
     fn view_of_all(&self) -> Event {
-        let all = (0..self.members).flat_map(|m| (0..self.lives).map(move |life| (incarnation(m, life), name(m).into())));
+        let all =
+            (0..self.members).flat_map(|m| (0..self.lives).map(move |life| (incarnation(m, life), name(m).into())));
         Event::Members { role: Role::Worker, members: all.collect() }
     }
 
@@ -238,14 +241,8 @@ impl World {
             settings.mutant = self.mutant;
             Node::new(settings)
         };
-        let members = (0..self.members).map(|m| Member {
-            node: node(m),
-            lives: 0,
-            up: true,
-            steady: 0,
-            worker: None,
-            no: 0,
-        });
+        let members =
+            (0..self.members).map(|m| Member { node: node(m), lives: 0, up: true, steady: 0, worker: None, no: 0 });
         let mut state = State {
             members: members.collect(),
             store: Store { generation: 1, ..Store::default() },
@@ -263,7 +260,9 @@ impl World {
         for m in 0..self.members {
             self.begin(&mut state, m);
             // The first lives have begun: their sessions stand.
-            while let Some(i) = state.flying.iter().position(|flying| flying.from == Some(m)) {
+            while let Some(i) =
+                state.flying.iter().position(|flying| flying.from == Some(m) && session(&flying.request))
+            {
                 self.deliver(&mut state, i);
             }
         }
@@ -434,10 +433,18 @@ impl World {
         let clocks = || state.members.iter().map(|member| (&member.node, NOW));
         let found = predicates::one_holder(state.members.iter().map(|member| &member.node), &unit());
         let found = if self.grants == 0 { found.and_then(|()| predicates::one_acts(clocks(), &unit())) } else { found };
-        let found = if self.views > 0 { found.and_then(|()| predicates::moves_are_bounded(state.starts, self.first_owners, state.views)) } else { found };
+        let found = if self.views > 0 {
+            found.and_then(|()| predicates::moves_are_bounded(state.starts, self.first_owners, state.views))
+        } else {
+            found
+        };
         note(state, found);
         crate::store::canonical(state);
     }
+}
+
+fn session(request: &Request) -> bool {
+    matches!(request.action, Action::PutSession { .. })
 }
 
 fn name(m: usize) -> &'static str {
