@@ -11,6 +11,12 @@ pub const IDS: [&str; 12] = [
     "own-H1",
 ];
 
+/// Steps of a world, counted with repetition, before it is given up as too large to be explored.
+const STATES_MAX: usize = 100_000_000;
+
+/// One worker finds a shortest counterexample.
+const THREADS: usize = 1;
+
 fn holds<const I: usize>(_: &World, state: &State) -> bool {
     state.broken.as_ref().is_none_or(|broken| broken.id != IDS[I])
 }
@@ -205,8 +211,8 @@ impl World {
     /// Explores all states; every invariant holds and the world is not vacuous. Returns the number of distinct states.
     pub fn exhaust(self) -> usize {
         let name = self.name;
-        let limit = std::env::var("MODEL_LIMIT").map_or(3_000_000, |l| l.parse().unwrap());
-        let checker = self.checker().threads(1).target_state_count(limit).spawn_bfs().join();
+        let checker = self.checker().threads(THREADS).target_state_count(STATES_MAX).spawn_bfs().join();
+        assert!(checker.state_count() < STATES_MAX, "{name}: not explored to the end");
         let states = checker.unique_state_count();
         println!("{name}: {states} distinct states, depth {}", checker.max_depth());
         for id in IDS {
@@ -225,7 +231,7 @@ impl World {
         use stateright::HasDiscoveries;
         let (name, mutant, flaw) = (self.name, self.mutant, self.flaw);
         let known = IDS.iter().copied().collect();
-        let checker = self.checker().finish_when(HasDiscoveries::AnyOf(known)).threads(1).spawn_bfs().join();
+        let checker = self.checker().finish_when(HasDiscoveries::AnyOf(known)).threads(THREADS).spawn_bfs().join();
         let found: Vec<_> = IDS.iter().filter_map(|id| Some((*id, checker.discovery(id)?))).collect();
         let what = mutant.map_or_else(|| format!("{flaw:?}"), |mutant| format!("{mutant:?}"));
         let Some((id, path)) = found.into_iter().next() else {
