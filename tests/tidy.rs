@@ -170,7 +170,14 @@ fn every_invariant_of_the_protocol_is_used_by_the_model() {
         let mut files_of_simulator = Vec::new();
         files(&root().join("tests/sim"), "rs", &mut files_of_simulator);
         let text: String = files_of_simulator.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-        let predicates = ["one_holder", "one_acts", "tenures_grow", "only_own_is_given_up", "taken_from_the_gone", "stored_is_right"];
+        let predicates = [
+            "one_holder",
+            "one_acts",
+            "tenures_grow",
+            "only_own_is_given_up",
+            "taken_from_the_gone",
+            "stored_is_right",
+        ];
         for predicate in predicates {
             assert!(text.contains(predicate), "{predicate} is not checked by tests/sim");
         }

@@ -147,7 +147,8 @@ impl Node {
     /// What stands before the opening record decides how to open (own-O1, own-O1b).
     fn open(&mut self, now: Moment, unit: &Unit, last: Option<(Sequence, Fence)>, effects: &mut Effects) {
         let retry_at = now.after(self.settings.timers.retry_ms);
-        let over_newer = mutant!(self, OpenOverNewerTenure) || mutant!(self, ReopenWithoutTenureCheck);
+        let mut over_newer = mutant!(self, OpenOverNewerTenure);
+        over_newer |= mutant!(self, ReopenWithoutTenureCheck);
         let checks = !mutant!(self, ReopenWithoutTenureCheck);
         let heeds_head = !mutant!(self, HeadNotReadFirst);
         let me = self.inc;

@@ -261,7 +261,7 @@ impl World {
             self.begin(&mut state, m);
             // The first lives have begun: their sessions stand.
             while let Some(i) =
-                state.flying.iter().position(|flying| flying.from == Some(m) && session(&flying.request))
+                state.flying.iter().position(|flying| flying.from == Some(m) && self.is_early(&flying.request))
             {
                 self.deliver(&mut state, i);
             }
@@ -344,6 +344,15 @@ impl World {
             Effect::Claim { to, tenure, .. } => send(state, to, Letter::Claim { from, tenure: tenure.0 }),
             Effect::Decline { to, tenure, .. } => send(state, to, Letter::Decline { from, tenure: tenure.0 }),
             Effect::Refuse { .. } | Effect::Announce { .. } | Effect::Withdraw { .. } | Effect::Ended { .. } => {}
+        }
+    }
+
+    /// Sessions stand, and where leases are looked at the first member holds the unit.
+    fn is_early(&self, request: &Request) -> bool {
+        match request.action {
+            Action::PutSession { .. } => true,
+            Action::PutLease { .. } => !self.sessions,
+            _ => false,
         }
     }
 
@@ -441,10 +450,6 @@ impl World {
         note(state, found);
         crate::store::canonical(state);
     }
-}
-
-fn session(request: &Request) -> bool {
-    matches!(request.action, Action::PutSession { .. })
 }
 
 fn name(m: usize) -> &'static str {
