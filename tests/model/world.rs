@@ -349,11 +349,7 @@ impl World {
 
     /// Sessions stand, and where leases are looked at the first member holds the unit.
     fn is_early(&self, request: &Request) -> bool {
-        match request.action {
-            Action::PutSession { .. } => true,
-            Action::PutLease { .. } => !self.sessions,
-            _ => false,
-        }
+        matches!(request.action, Action::PutSession { .. } | Action::PutLease { .. })
     }
 
     fn is_calm(&self, action: &Action) -> bool {
