@@ -90,6 +90,16 @@ fn a_suspect_is_taken_over_only_when_it_cannot_act() {
 }
 
 #[test]
+fn session_gate_and_grace_hold_with_slow_clocks() {
+    World { suspicions: 2, ..session_of_slow_clocks() }.exhaust();
+}
+
+#[test]
+fn who_leaves_stops_first() {
+    leave().exhaust();
+}
+
+#[test]
 fn a_source_stores_each_message_once_whoever_is_granted_it() {
     World { grants: 2, pages: 1, ..source() }.exhaust();
 }
@@ -180,8 +190,6 @@ fn deep() {
     if !std::env::args().any(|argument| argument == "suite::deep") {
         return;
     }
-    session_of_slow_clocks().exhaust();
-    leave().exhaust();
     World { crashes: 1, lives: 2, name: "A, a crash and a restart", ..lease() }.exhaust();
     World { name: "A, slow clocks, 3 writes", writes: 3, ..lease_of_slow_clocks() }.exhaust();
     World { members: 3, zombies: 0, name: "A, 3 members", ..lease() }.exhaust();
