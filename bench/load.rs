@@ -1,31 +1,24 @@
 //! A load generator for the HTTP entrance: keep-alive connections in a closed loop, one thread, little work per request,
 //! because it shares the machine with what it measures.
 //!
-//! Prints one line of JSON: `{"requests", "ok", "per_s", "p50_ms", "p99_ms", "errors": {…}}`. With `--ids FILE` every request carries
-//! a new id as `Idempotency-Key` and in its body, each acknowledged id is appended to FILE, and a request that failed is sent
-//! again with the same id until it is acknowledged: what the crash test compares with the bus.
+//! Prints one line of JSON: `{"requests", "ok", "per_s", "p50_ms", "p99_ms", "errors": {…}}`.
 
 #![allow(clippy::disallowed_methods, reason = "a program of its own that measures time")]
 
+#[path = "support/client.rs"]
+mod client;
+
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::{cell::RefCell, io};
 
 use clap::{Parser, ValueEnum};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
-/// Bytes of an answer's head and body together.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// The longest wait for one answer.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
+use client::{Client, write_post};
+
 /// The pause after a failed request: a server that restarts refuses connections at once.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -43,12 +36,6 @@ struct Args {
     body: String,
     #[arg(long, value_enum, default_value_t = Key::None)]
     key: Key,
-    /// Send unique ids until acknowledged, and append each acknowledged one here.
-    #[arg(long)]
-    ids: Option<PathBuf>,
-    /// After `--seconds`, go on retrying unacknowledged ids for so many seconds; then give up.
-    #[arg(long, default_value_t = 30.0)]
-    give_up: f64,
     /// `Authorization: Bearer <token>`.
     #[arg(long)]
     token: Option<String>,
@@ -69,9 +56,7 @@ struct Run {
     prefix: String,
     next_id: AtomicU64,
     ends: Instant,
-    gives_up: Instant,
     tally: RefCell<Tally>,
-    ids: Option<RefCell<File>>,
 }
 
 #[derive(Default)]
@@ -79,31 +64,6 @@ struct Tally {
     ok: u64,
     micros: Vec<u32>,
     errors: BTreeMap<String, u64>,
-}
-
-#[derive(Debug)]
-enum Failure {
-    Connection(io::ErrorKind),
-    Timeout,
-    Status(u16),
-    Malformed,
-}
-
-impl Failure {
-    fn name(&self) -> String {
-        match self {
-            Failure::Connection(kind) => format!("{kind:?}"),
-            Failure::Timeout => "timeout".to_owned(),
-            Failure::Status(status) => status.to_string(),
-            Failure::Malformed => "malformed".to_owned(),
-        }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Connection(error.kind())
-    }
 }
 
 fn main() -> ExitCode {
@@ -135,8 +95,6 @@ fn prepare(args: Args) -> Result<Run, String> {
         }
         None => std::fs::read(&args.body).map_err(|error| format!("{}: {error}", args.body))?,
     };
-    let open = |path: &PathBuf| File::options().create(true).append(true).open(path);
-    let ids = args.ids.as_ref().map(open).transpose().map_err(|error| format!("--ids: {error}"))?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
     let ends = Instant::now() + Duration::from_secs_f64(args.seconds);
     Ok(Run {
@@ -146,45 +104,27 @@ fn prepare(args: Args) -> Result<Run, String> {
         prefix: format!("{}-{}", since.as_micros(), std::process::id()),
         next_id: AtomicU64::new(0),
         ends,
-        gives_up: ends + Duration::from_secs_f64(if args.ids.is_some() { args.give_up } else { 0.0 }),
         tally: RefCell::default(),
-        ids: ids.map(RefCell::new),
         args,
     })
 }
 
 /// One connection's requests, one after the other. Opened again whenever it broke.
 async fn connection(run: Rc<Run>) {
-    let mut stream: Option<TcpStream> = None;
-    let mut buffer = Vec::with_capacity(4_096);
+    let mut client = Client::new(run.host.clone());
     let mut request = Vec::new();
-    let mut pending: Option<String> = None;
-    loop {
-        let now = Instant::now();
-        if now >= run.gives_up || (now >= run.ends && pending.is_none()) {
-            if let Some(id) = pending {
-                *run.tally.borrow_mut().errors.entry("given-up".to_owned()).or_default() += 1;
-                eprintln!("load: gave up on {id}");
-            }
-            return;
-        }
-        let id = pending.take().unwrap_or_else(|| format!("{}-{}", run.prefix, run.next_id.fetch_add(1, Relaxed)));
-        run.write_request(&mut request, &id);
-        let began = Instant::now();
-        let result = match timeout(ANSWER_WAIT_MAX, exchange(&run.host, &mut stream, &request, &mut buffer)).await {
-            Ok(result) => result,
-            Err(_) => Err(Failure::Timeout),
+    let token = run.args.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    while Instant::now() < run.ends {
+        let key = match run.args.key {
+            Key::Unique => format!("Idempotency-Key: {}-{}\r\n", run.prefix, run.next_id.fetch_add(1, Relaxed)),
+            Key::None => String::new(),
         };
-        match result {
-            Ok(()) => run.succeeded(began.elapsed(), &id),
+        write_post(&mut request, &run.host, &run.path, &format!("{token}{key}"), &run.body);
+        let began = Instant::now();
+        match client.exchange(&request).await {
+            Ok(()) => run.succeeded(began.elapsed()),
             Err(failure) => {
                 *run.tally.borrow_mut().errors.entry(failure.name()).or_default() += 1;
-                if !matches!(failure, Failure::Status(_)) {
-                    stream = None;
-                }
-                if run.ids.is_some() {
-                    pending = Some(id);
-                }
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
@@ -192,83 +132,11 @@ async fn connection(run: Rc<Run>) {
 }
 
 impl Run {
-    fn write_request(&self, request: &mut Vec<u8>, id: &str) {
-        request.clear();
-        let unique_body = self.ids.as_ref().map(|_| format!("{{\"id\":\"{id}\",\"text\":\"{}\"}}", "x".repeat(200)));
-        let body = unique_body.as_deref().map_or(self.body.as_slice(), str::as_bytes);
-        let _ = write!(
-            request,
-            "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
-            self.path,
-            self.host,
-            body.len()
-        );
-        if let Some(token) = &self.args.token {
-            let _ = write!(request, "Authorization: Bearer {token}\r\n");
-        }
-        if self.args.key == Key::Unique || self.ids.is_some() {
-            let _ = write!(request, "Idempotency-Key: {id}\r\n");
-        }
-        request.extend_from_slice(b"\r\n");
-        request.extend_from_slice(body);
-    }
-
-    fn succeeded(&self, took: Duration, id: &str) {
+    fn succeeded(&self, took: Duration) {
         let mut tally = self.tally.borrow_mut();
         tally.ok += 1;
         tally.micros.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
-        let Some(ids) = &self.ids else { return };
-        if let Err(error) = ids.borrow_mut().write_all(format!("{id}\n").as_bytes()) {
-            // With a hole in this list the crash test would miss losses.
-            eprintln!("load: cannot write an id: {error}");
-            std::process::exit(2);
-        }
     }
-}
-
-async fn exchange(
-    host: &str,
-    stream: &mut Option<TcpStream>,
-    request: &[u8],
-    buffer: &mut Vec<u8>,
-) -> Result<(), Failure> {
-    let stream = match stream {
-        Some(stream) => stream,
-        None => {
-            let opened = TcpStream::connect(host).await?;
-            opened.set_nodelay(true)?;
-            stream.insert(opened)
-        }
-    };
-    stream.write_all(request).await?;
-    buffer.clear();
-    loop {
-        if stream.read_buf(buffer).await? == 0 {
-            return Err(Failure::Connection(io::ErrorKind::UnexpectedEof));
-        }
-        if let Some((status, total_bytes)) = parse(buffer)?
-            && buffer.len() >= total_bytes
-        {
-            return if status == 200 { Ok(()) } else { Err(Failure::Status(status)) };
-        }
-        if buffer.len() > ANSWER_BYTES_MAX {
-            return Err(Failure::Malformed);
-        }
-    }
-}
-
-/// Status and length of the whole answer, once its head is complete.
-fn parse(answer: &[u8]) -> Result<Option<(u16, usize)>, Failure> {
-    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
-    let head = std::str::from_utf8(&answer[..end]).map_err(|_| Failure::Malformed)?;
-    let status = head.get(9..12).and_then(|digits| digits.parse().ok()).ok_or(Failure::Malformed)?;
-    let length = head
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        .and_then(|(_, value)| value.trim().parse::<usize>().ok())
-        .ok_or(Failure::Malformed)?;
-    Ok(Some((status, end + 4 + length)))
 }
 
 fn report(run: &Run, took: Duration) -> ExitCode {

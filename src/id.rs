@@ -108,6 +108,11 @@ impl Names {
         self.stream("_DLQ_MARKS")
     }
 
+    /// The bucket of versions: what was published, and which unit works on what under which of them.
+    pub fn versions_bucket(&self) -> String {
+        self.stream("_VERSIONS")
+    }
+
     /// The bucket that shows people and tools where a source stands. Never read for decisions.
     pub fn offsets_bucket(&self) -> String {
         self.stream("_OFFSETS")
@@ -169,6 +174,21 @@ pub fn subject_matches(pattern: &str, subject: &str) -> bool {
     }
 }
 
+/// Whether every subject that `narrow` matches is matched by `wide`.
+pub fn pattern_covers(wide: &str, narrow: &str) -> bool {
+    let mut wide = wide.split('.');
+    let mut narrow = narrow.split('.');
+    loop {
+        match (wide.next(), narrow.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (_, Some(">")) => return false,
+            (Some("*"), Some(_)) => {}
+            (Some(w), Some(n)) if w == n => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Whether some subject is matched by both patterns.
 pub fn patterns_overlap(left: &str, right: &str) -> bool {
     let mut left = left.split('.');
@@ -224,5 +244,25 @@ mod tests {
         assert_eq!(names.written("acme.orders.raw"), "orders.raw");
         assert_eq!(Names::default().messages(), "VEJAS");
         assert!(Names::new("a.b").is_err());
+    }
+
+    #[test]
+    fn a_pattern_covers_what_it_matches_in_full() {
+        let cases = [
+            ("a.b", "a.b", true),
+            ("a.*", "a.b", true),
+            ("a.*", "a.*", true),
+            ("a.b", "a.*", false),
+            ("a.>", "a.b.c", true),
+            ("a.>", "a.b.>", true),
+            ("a.>", "a", false),
+            ("a.*", "a.>", false),
+            ("*.b", "a.b", true),
+            ("a", "b", false),
+            (">", "a.>", true),
+        ];
+        for (wide, narrow, expected) in cases {
+            assert_eq!(pattern_covers(wide, narrow), expected, "{wide} {narrow}");
+        }
     }
 }

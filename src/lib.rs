@@ -10,7 +10,7 @@
 //! - [`manifest`]: YAML in, validated desired state or all problems out
 //! - [`flow`]: the message and the loop's arithmetic: acknowledgement, attempts, back-off
 //! - [`transforms`]: what a flow does with a message, one verb per file
-//! - [`protocol`]: who owns a unit that only one member may run, as a state machine
+//! - [`protocol`]: who owns a unit that only one member may run, and which version of a unit works on which message
 //! - [`testing`]: runs Test manifests: a flow on given messages, found beside expected
 //!
 //! Ports, traits and their errors only:
@@ -23,7 +23,7 @@
 //!
 //! Adapters, each speaks to one outside system and never to a sibling:
 //!
-//! - [`bus`]: the embedded bus
+//! - [`bus`]: the embedded bus, and NATS JetStream
 //! - [`connectors`]: where messages come from and go to
 //!
 //! The shell and the front doors:
@@ -49,7 +49,7 @@ pub mod time;
 #[cfg(feature = "language")]
 pub mod transforms;
 
-#[cfg(feature = "embedded")]
+#[cfg(any(feature = "embedded", feature = "nats"))]
 pub mod bus;
 #[cfg(feature = "full")]
 pub mod connectors;

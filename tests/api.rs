@@ -50,6 +50,7 @@ fn endpoints() -> Vec<Endpoint> {
     for (path, operations) in document["paths"].as_object().unwrap() {
         let example = match path.as_str() {
             "/api/v1/units/{kind}/{name}" => "/api/v1/units/flow/price",
+            "/api/v1/units/{kind}/{name}/purge" => "/api/v1/units/flow/price/purge",
             "/api/v1/tap" => "/api/v1/tap?subject=orders.*",
             path => &path.replace("{sequence}", &ABSENT.to_string()),
         };
@@ -60,10 +61,11 @@ fn endpoints() -> Vec<Endpoint> {
                 ("PATCH", "/api/v1/dlq/{sequence}") => r#"{"set":[{"path":"a","value":1}]}"#,
                 ("PUT", "/api/v1/dlq/{sequence}/payload") => "{}",
                 ("POST", "/api/v1/dlq/replay" | "/api/v1/dlq/purge") => r#"{"all":true}"#,
-                ("GET", _) => "",
+                ("GET", _) | ("POST", "/api/v1/units/{kind}/{name}/purge") => "",
                 _ => panic!("{method} {path} has no example here"),
             };
-            let found = if path.contains("{sequence}") { 404 } else { 200 };
+            // Nothing reads in this test.
+            let found = if path.contains("{sequence}") || path.ends_with("/{name}/purge") { 404 } else { 200 };
             endpoints.push(Endpoint { body, ..Endpoint::new(example, method, found) });
         }
         if operations.get("post").is_none() {
@@ -95,6 +97,8 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
         metrics: None,
         stopping: context.stopping,
         loaded,
+        manifests: vejas::runtime::reload::Told::default(),
+        backlogs: vejas::runtime::reading::Backlogs::default(),
         taps: vejas::api::Taps::default(),
     }
 }
@@ -119,7 +123,7 @@ async fn serve(told: Told, tokens: Tokens, tls: Option<tls::Files>) -> Serving {
 }
 
 fn running_flow(registry: &Registry) -> Arc<vejas::unit::status::Unit> {
-    let unit = registry.add(UnitId::new(UnitKind::Flow, "price"), &[7; 32], "flows.yaml:3".to_owned());
+    let unit = registry.add(UnitId::new(UnitKind::Flow, "price"), "0707070707070707", "flows.yaml:3".to_owned());
     unit.set_state(State::Running, None);
     unit
 }
@@ -348,7 +352,7 @@ async fn ready_means_loaded_all_units_up_bus_alive_and_not_draining() {
         }
     };
     assert_eq!(reasons().await, ["the manifests are not loaded yet"]);
-    let unit = registry.add(UnitId::new(UnitKind::Sink, "erp"), &[7; 32], "m.yaml:1".to_owned());
+    let unit = registry.add(UnitId::new(UnitKind::Sink, "erp"), "0707070707070707", "m.yaml:1".to_owned());
     loaded.set();
     assert_eq!(reasons().await, ["sink/erp is starting"]);
     unit.set_state(State::Running, None);
@@ -396,7 +400,7 @@ async fn status_tells_lag_streams_and_warnings_and_the_command_line_reads_it() {
     flow.set_durable(durable);
     flow.emitted(5);
     flow.set_error("http", "it broke", ground.context("x").clock.now());
-    let sink = registry.add(UnitId::new(UnitKind::Sink, "erp"), &[7; 32], "m.yaml:1".to_owned());
+    let sink = registry.add(UnitId::new(UnitKind::Sink, "erp"), "0707070707070707", "m.yaml:1".to_owned());
     sink.set_state(State::Paused, Some("breaker open".to_owned()));
     let serving = serve(told(&ground, &registry), Tokens::new(None, Some("r")).unwrap(), None).await;
 

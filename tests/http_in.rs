@@ -26,7 +26,7 @@ use vejas::unit::status::{Registry, State, Unit};
 const SEED: u128 = 0x1234_5678_9abc_def0_1122_3344_5566_7788;
 
 fn route(registry: &Registry, name: &str) -> Route {
-    let unit = registry.add(UnitId::new(UnitKind::HttpIn, name), &[0xab; 32], "m.yaml:1".to_owned());
+    let unit = registry.add(UnitId::new(UnitKind::HttpIn, name), "abababababababab", "m.yaml:1".to_owned());
     Route {
         unit,
         listen: "127.0.0.1:0".to_owned(),

@@ -45,7 +45,8 @@ impl Running {
 }
 
 fn start(ground: &Ground, instance: &str, stated: &Interval) -> Running {
-    let unit = Registry::default().add(UnitId::new(UnitKind::Source, "beat"), &[1; 32], "m.yaml:1".to_owned());
+    let unit =
+        Registry::default().add(UnitId::new(UnitKind::Source, "beat"), "0101010101010101", "m.yaml:1".to_owned());
     let context = ground.context(instance);
     let stopping = context.stopping.clone();
     let source = Source::new(context, Arc::clone(&unit), stated, "ops.beat").unwrap();

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use vejas::language::{Compiler, Environment, EventType, Input, Meta, Purpose, Table, Tables, json};
 
 use crate::scenarios::{MAPPING, SIMPLE, message};
-use crate::{Failure, Figures, Options};
+use crate::support::Failure;
+use crate::{Figures, Options};
 
 /// How long each limit is measured.
 const SPAN: Duration = Duration::from_secs(2);

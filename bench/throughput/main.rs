@@ -7,14 +7,17 @@
 #![allow(clippy::disallowed_methods)]
 
 mod limits;
-mod process;
 mod scenarios;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use support::Failure;
 
 /// How fast one process is, each figure beside the limit of this machine.
 #[derive(Debug, Parser)]
@@ -43,7 +46,6 @@ pub struct Options {
 }
 
 type Figures = BTreeMap<&'static str, f64>;
-pub type Failure = Box<dyn std::error::Error>;
 
 fn measure(options: &Options) -> Result<Figures, Failure> {
     let mut figures = Figures::new();

@@ -1,7 +1,5 @@
 //! The scenarios: each starts a process on a folder of its own, measures, and stops it.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,8 +11,10 @@ use vejas::id::Names;
 use vejas::ports::bus::{Batch, Bus};
 
 use crate::limits::load_result;
-use crate::process::Process;
-use crate::{Failure, Figures, Options};
+use crate::support::Failure;
+use crate::support::process::Process;
+use crate::support::receiver::Receiver;
+use crate::{Figures, Options};
 
 /// The order mapping: totals, VAT from a table, rounded.
 pub const MAPPING: &str = r#"row = table("vat", .country)
@@ -167,7 +167,11 @@ pub fn http(options: &Options, figures: &mut Figures) -> Result<(), Failure> {
     figures.insert("rss_http_mb", process.memory_mb("VmHWM")?);
     process.stop()?;
 
-    let receiver = Receiver::start()?;
+    let ages = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&ages);
+    let receiver = Receiver::start(None, move |delivery| {
+        noted.lock().expect("no receiver panics").extend(age_ms(delivery.key.as_deref()));
+    })?;
     let sink = format!(
         "---
 apiVersion: vejas/v1
@@ -184,7 +188,7 @@ spec:
     let sent = number(&load(options, &process, 16, options.seconds)?, "ok")? as u64;
     process.wait_for("sink/receiver", "emitted", sent)?;
     process.stop()?;
-    let mut latencies = receiver.latencies_ms();
+    let mut latencies: Vec<f64> = ages.lock().expect("no receiver panics").clone();
     if latencies.is_empty() {
         return Err("nothing arrived at the receiver".into());
     }
@@ -217,61 +221,11 @@ fn load(
     load_result(&output)
 }
 
-/// Answers 204 to everything and notes how old each message is.
-struct Receiver {
-    address: std::net::SocketAddr,
-    ages: Arc<Mutex<Vec<f64>>>,
-}
-
-impl Receiver {
-    fn start() -> Result<Self, Failure> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
-        let ages = Arc::new(Mutex::new(Vec::new()));
-        let shared = Arc::clone(&ages);
-        thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
-                let ages = Arc::clone(&shared);
-                thread::spawn(move || serve(connection, &ages));
-            }
-        });
-        Ok(Receiver { address, ages })
-    }
-
-    fn latencies_ms(&self) -> Vec<f64> {
-        self.ages.lock().expect("no receiver thread panics").clone()
-    }
-}
-
-fn serve(connection: TcpStream, ages: &Mutex<Vec<f64>>) -> Option<()> {
-    let mut reader = BufReader::new(connection.try_clone().ok()?);
-    let mut writer = connection;
-    let mut line = String::new();
-    loop {
-        let (mut length, mut id) = (0, None);
-        loop {
-            line.clear();
-            if reader.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            let header = line.trim_end();
-            if header.is_empty() {
-                break;
-            }
-            let Some((name, value)) = header.split_once(": ") else { continue };
-            if name.eq_ignore_ascii_case("content-length") {
-                length = value.parse().ok()?;
-            } else if name.eq_ignore_ascii_case("idempotency-key") {
-                id = Some(value.to_owned());
-            }
-        }
-        std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink()).ok()?;
-        writer.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").ok()?;
-        // The entrance makes ids of version 7: their first 48 bits are the time in milliseconds.
-        let entered = id.as_deref().and_then(|id| id.rsplit('/').next()).and_then(uuid_time_ms)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64() * 1_000.0;
-        ages.lock().ok()?.push(now - entered);
-    }
+/// How old a message is, by the time in the id that the entrance made: version 7, whose first 48 bits are milliseconds.
+fn age_ms(key: Option<&str>) -> Option<f64> {
+    let entered = key.and_then(|key| key.rsplit('/').next()).and_then(uuid_time_ms)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64() * 1_000.0;
+    Some(now - entered)
 }
 
 fn uuid_time_ms(id: &str) -> Option<f64> {

@@ -29,6 +29,8 @@ use crate::id::Names;
 use crate::ports::bus::Bus;
 use crate::ports::clock::SharedClock;
 use crate::runtime::dead_letters::DeadLetters;
+use crate::runtime::reading::Backlogs;
+use crate::runtime::reload;
 use crate::unit::status::Registry;
 
 /// What the API tells about. Cheap to clone.
@@ -51,6 +53,8 @@ pub struct Told {
     /// Cancelled when the process drains.
     pub stopping: CancellationToken,
     pub loaded: Loaded,
+    pub manifests: reload::Told,
+    pub backlogs: Backlogs,
     pub taps: Taps,
 }
 

@@ -3,7 +3,7 @@
 //! The router and the document are made from these lists, so a path that is served is also described. A new endpoint is
 //! one more entry in [`guarded`], or in the list of its own file that is appended there.
 
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, get, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::{Told, dlq, metrics, openapi, status, tap, view};
@@ -155,6 +155,16 @@ pub(super) fn guarded() -> Vec<Route> {
             [Operation::get("One unit, such as flow/price-orders.")
                 .json::<view::Unit>()
                 .refuses(404, "No such unit runs here.")],
+        ),
+        route(
+            "/api/v1/units/{kind}/{name}/purge",
+            post(status::purge),
+            [Operation::post(
+                "Gives up every message that waits for one flow or sink, such as those of a removed unit that hold the stream full.",
+            )
+            .json::<view::Purged>()
+            .refuses(404, "No such unit reads here.")
+            .refuses(503, "The bus refuses now.")],
         ),
         route(
             "/api/v1/tap",

@@ -45,6 +45,8 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
         format!("stream {} is {:.0} % full; at the limit {consequence}", stream.name, stream.used() * 100.0)
     }));
     warnings.extend(units.iter().filter_map(unit_warning));
+    let manifests = told.manifests.get();
+    warnings.extend(manifest_warnings(&manifests));
     let uptime = told.clock.monotonic().saturating_sub(told.started);
     Json(view::Status {
         instance: told.instance.to_string(),
@@ -54,6 +56,7 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
         not_ready,
         bus: told.bus_kind.to_owned(),
         data_dir: told.data_dir.as_deref().map(str::to_owned),
+        manifests,
         streams,
         units,
         warnings,
@@ -71,6 +74,21 @@ pub(super) async fn unit(State(told): State<Told>, Path((kind, name)): Path<(Str
     };
     let lag = lag::of_unit(Arc::clone(&told.bus), Arc::clone(&unit), told.clock.now()).await;
     Json(view::Unit::new(unit.view(), unit.rates(told.clock.monotonic()), lag)).into_response()
+}
+
+pub(super) async fn purge(State(told): State<Told>, Path((kind, name)): Path<(String, String)>) -> Response {
+    let purged = match unit_kind(&kind) {
+        Some(kind) => told.backlogs.purge(&UnitId::new(kind, &name)).await,
+        None => None,
+    };
+    match purged {
+        Some(Ok(messages)) => Json(view::Purged { unit: format!("{kind}/{name}"), messages }).into_response(),
+        Some(Err(reason)) => problem(StatusCode::SERVICE_UNAVAILABLE, "not-purged", &reason, Vec::new()),
+        None => {
+            let detail = format!("no flow or sink {kind}/{name} reads here");
+            problem(StatusCode::NOT_FOUND, "no-such-unit", &detail, Vec::new())
+        }
+    }
 }
 
 pub(super) async fn no_such_path() -> Response {
@@ -112,10 +130,22 @@ async fn units_of(told: &Told) -> Vec<view::Unit> {
     units.iter().zip(lags).map(|(unit, lag)| view::Unit::new(unit.view(), unit.rates(now), lag)).collect()
 }
 
+fn manifest_warnings(manifests: &view::Manifests) -> Vec<String> {
+    let errors = manifests.problems.iter().filter(|problem| problem.severity == "error").take(REASONS_MAX);
+    let mut warnings: Vec<String> =
+        errors.map(|problem| format!("{} {}: {}", problem.place, problem.code, problem.message)).collect();
+    if !manifests.kept.is_empty() {
+        warnings.push(format!("the last good version runs on of {}", manifests.kept.join(", ")));
+    }
+    warnings.extend(manifests.failure.iter().map(|reason| format!("the newest manifests are not in effect: {reason}")));
+    warnings
+}
+
 fn unit_warning(unit: &view::Unit) -> Option<String> {
     let reason = unit.reason.as_deref().unwrap_or("no reason given");
     match unit.state.as_str() {
         "failed" => return Some(format!("{} has failed: {reason}", unit.unit)),
+        "parked" => return Some(format!("{} is removed: {reason}", unit.unit)),
         "paused" => return Some(format!("{} is paused: {reason}", unit.unit)),
         _ => {}
     }
@@ -168,7 +198,9 @@ async fn not_ready(told: &Told) -> Vec<String> {
         .registry
         .all()
         .iter()
-        .filter(|unit| !matches!(unit.state(), UnitState::Running | UnitState::Paused | UnitState::Failed))
+        .filter(|unit| {
+            !matches!(unit.state(), UnitState::Running | UnitState::Paused | UnitState::Parked | UnitState::Failed)
+        })
         .map(|unit| format!("{} is {}", unit.id, view::state_text(unit.state())))
         .collect();
     let more = down.len().saturating_sub(REASONS_MAX);

@@ -21,7 +21,6 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::status::{problem, unit_named};
 use super::{Told, view};
-use crate::flow::message::Stored;
 use crate::id::UnitKind;
 use crate::manifest::value::Pattern;
 use crate::ports::bus::Error as BusError;
@@ -34,18 +33,23 @@ pub const TAPS_MAX: usize = 64;
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// Messages read at once.
 const PAGE_MESSAGES_MAX: usize = 64;
+/// Pages read at once, for all taps together. A message may be as large as the bus takes, and each tap would read its own.
+const READS_MAX: usize = 2;
 /// Sequences a client may be behind before it misses some.
 const BEHIND_SEQUENCES_MAX: u64 = 10_000;
 /// A comment is sent after this much silence, so that both sides notice when the other is gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// The places there are for taps. Cheap to clone.
+/// The places there are for taps, and for their reading. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Taps(Arc<Semaphore>);
+pub struct Taps {
+    places: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
+}
 
 impl Default for Taps {
     fn default() -> Self {
-        Taps(Arc::new(Semaphore::new(TAPS_MAX)))
+        Taps { places: Arc::new(Semaphore::new(TAPS_MAX)), reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
 }
 
@@ -65,7 +69,7 @@ pub(super) async fn tap(
         let detail = "the process is stopping";
         return problem(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail, Vec::new());
     }
-    let Ok(place) = Arc::clone(&told.taps.0).try_acquire_owned() else {
+    let Ok(place) = Arc::clone(&told.taps.places).try_acquire_owned() else {
         let detail = format!("{TAPS_MAX} taps are open, which is as many as one process serves");
         return problem(StatusCode::TOO_MANY_REQUESTS, "too-many-taps", &detail, Vec::new());
     };
@@ -161,7 +165,8 @@ struct Following {
     filters: [String; 1],
     /// The sequence to read from.
     next: u64,
-    page: VecDeque<Stored>,
+    /// As it is shown, so that a reader that waits holds no large message.
+    page: VecDeque<view::TapMessage>,
     looks: Interval,
 }
 
@@ -169,9 +174,8 @@ impl Following {
     /// `None` when the bus has stopped.
     async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(message) = self.page.pop_front() {
-                let shown = view::TapMessage::new(&message, &self.told.names);
-                return Some(event("message", &shown).id(message.sequence.to_string()));
+            if let Some(shown) = self.page.pop_front() {
+                return Some(event("message", &shown).id(shown.sequence.to_string()));
             }
             match self.read().await {
                 Ok(0) => {}
@@ -197,10 +201,12 @@ impl Following {
             self.next = reachable;
             return Ok(skipped);
         }
+        let reads = Arc::clone(&self.told.taps.reads);
+        let _turn = reads.acquire().await.expect("the semaphore is never closed");
         let page = self.told.bus.read(&self.stream, self.next, &self.filters, PAGE_MESSAGES_MAX).await?;
         // Nothing found means nothing up to the end that was seen before the reading.
         self.next = page.last().map_or(info.last, |message| message.sequence) + 1;
-        self.page = page.into();
+        self.page = page.iter().map(|message| view::TapMessage::new(message, &self.told.names)).collect();
         Ok(0)
     }
 }

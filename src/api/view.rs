@@ -4,6 +4,8 @@
 
 mod tap;
 
+pub use crate::runtime::load::Shown as ManifestProblem;
+pub use crate::runtime::reload::Manifests;
 pub use tap::{Payload, TapEnd, TapEvent, TapGap, TapMessage, TapOpen, TapStep};
 
 use schemars::JsonSchema;
@@ -25,6 +27,7 @@ pub struct Status {
     /// `embedded` or `nats`.
     pub bus: String,
     pub data_dir: Option<String>,
+    pub manifests: Manifests,
     pub streams: Vec<Stream>,
     pub units: Vec<Unit>,
     /// What a person should look at.
@@ -69,7 +72,7 @@ pub struct Units {
 pub struct Unit {
     /// `flow/price-orders`.
     pub unit: String,
-    /// `starting`, `running`, `paused`, `stopping`, `stopped` or `failed`.
+    /// `starting`, `running`, `paused`, `stopping`, `stopped`, `parked` (removed, while messages wait for its return) or `failed`.
     pub state: String,
     pub reason: Option<String>,
     pub digest: String,
@@ -87,6 +90,15 @@ pub struct Unit {
     pub breaker: Option<String>,
     /// Of a unit that reads a durable, when the bus could tell.
     pub lag: Option<Lag>,
+}
+
+/// `POST /api/v1/units/{kind}/{name}/purge`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Purged {
+    pub unit: String,
+    /// How many messages were given up.
+    pub messages: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -158,6 +170,7 @@ pub(in crate::api) fn state_text(state: status::State) -> &'static str {
         status::State::Paused => "paused",
         status::State::Stopping => "stopping",
         status::State::Stopped => "stopped",
+        status::State::Parked => "parked",
         status::State::Failed => "failed",
     }
 }

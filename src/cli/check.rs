@@ -66,6 +66,10 @@ pub fn run(args: &Args) -> Exit {
     };
     let checked = check(args, &tree);
     print(args, &checked);
+    if checked.documents == 0 && checked.problems.is_empty() {
+        let paths: Vec<String> = args.paths.iter().map(|path| path.display().to_string()).collect();
+        output::error(&format!("warning: there are no manifests (.yaml, .yml) in {}", paths.join(", ")));
+    }
     let fails = |problem: &Problem| problem.severity == Severity::Error || args.deny_warnings;
     if checked.problems.iter().any(fails) { Exit::Problems } else { Exit::Ok }
 }

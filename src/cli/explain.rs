@@ -16,6 +16,9 @@ use crate::manifest::codes::Code;
 use crate::manifest::problem::did_you_mean;
 use crate::manifest::{generate, shape};
 
+/// Levels of fields listed at once. No kind has more; a type that holds itself would have no end.
+const LEVELS_MAX: usize = 6;
+
 /// Explain a code (VJ0007), a kind or field (Sink.http.url), or a unit (sink/erp); or list the language's functions.
 ///
 /// Of a unit it tells, from the manifests alone, what it does and what holds when something goes wrong.
@@ -127,22 +130,33 @@ fn field(kind: &str, path: &str) -> Result<String, String> {
     for description in descriptions(root, held) {
         text.push_str(&format!("\n{description}\n"));
     }
-    let fields = fields(root, held);
-    if !fields.is_empty() {
+    let mut listed = String::new();
+    list(root, held, 1, &mut listed);
+    if !listed.is_empty() {
         text.push_str("\nFields:\n");
+        text.push_str(&listed);
     }
-    for (name, schema, required) in fields {
+    Ok(text)
+}
+
+/// The fields of a place and below each of them its own, with type, default and the first paragraph on it.
+fn list(root: &Value, held: &Value, level: usize, text: &mut String) {
+    let indent = "  ".repeat(level);
+    for (name, schema, required) in fields(root, held) {
         let summary = descriptions(root, schema).into_iter().next().unwrap_or_default();
         let summary = summary.split("\n\n").next().unwrap_or("").replace('\n', " ");
         let needed = if required { ", required" } else { "" };
-        let default = schema.get("default").filter(|value| !value.is_object());
+        // Of an object the fields tell their defaults; no value is what leaving out means anyway.
+        let default = schema.get("default").filter(|value| !value.is_object() && !value.is_null());
         let default = default.map_or_else(String::new, |value| format!(", default {value}"));
-        text.push_str(&format!("  {name} ({}{needed}{default})\n", type_text(root, schema)));
+        text.push_str(&format!("{indent}{name} ({}{needed}{default})\n", type_text(root, schema)));
         if !summary.is_empty() {
-            text.push_str(&format!("      {summary}\n"));
+            text.push_str(&format!("{indent}    {summary}\n"));
+        }
+        if level < LEVELS_MAX {
+            list(root, schema, level + 1, text);
         }
     }
-    Ok(text)
 }
 
 /// What is said at the place itself and of the type there.
@@ -229,6 +243,21 @@ fn is_object(schema: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kind_lists_its_fields_down_to_the_last_with_their_defaults() {
+        let text = field("Flow", "").unwrap();
+        for expected in [
+            "    lookup (",
+            "      onMissing (",
+            "      when (",
+            "    maxAttempts (integer, default 5)",
+            "      initial (",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(!text.contains("default null"), "{text}");
+    }
 
     #[test]
     fn fields_are_found_through_lists_choices_and_null() {

@@ -2,11 +2,13 @@
 
 pub mod check;
 pub mod completions;
+pub mod data;
 pub mod dlq;
 pub mod exit;
 pub mod explain;
 pub mod new;
 pub mod output;
+pub mod purge;
 pub mod run;
 pub mod schema;
 pub mod status;
@@ -34,6 +36,8 @@ enum Command {
     Test(test::Args),
     Status(status::Args),
     Dlq(Box<dlq::Args>),
+    Purge(purge::Args),
+    Data(data::Args),
     Tap(tap::Args),
     Explain(explain::Args),
     New(new::Args),
@@ -63,6 +67,8 @@ pub fn main() -> Exit {
         Command::Test(args) => test::run(&args),
         Command::Status(args) => status::main(args),
         Command::Dlq(args) => dlq::main(*args),
+        Command::Purge(args) => purge::main(args),
+        Command::Data(args) => data::run(args),
         Command::Tap(args) => tap::main(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),

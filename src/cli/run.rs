@@ -18,6 +18,8 @@ use crate::runtime::load;
 use crate::runtime::start::{self, Door, Handle};
 use crate::runtime::telemetry::{self, LogFormat};
 
+/// The manifests are not looked at more often than this.
+const LOOK_PERIOD_MIN: Duration = Duration::from_millis(100);
 /// Smallest byte limit of the message stream.
 const MESSAGES_BYTES_MIN: u64 = 4 << 20;
 
@@ -69,6 +71,12 @@ pub struct Args {
     /// How long a shutdown may take before the process ends anyway.
     #[arg(long, env = "VEJAS_DRAIN", default_value = "25s", value_parser = duration)]
     drain: Duration,
+    /// How often the manifests are looked at, beside what the file system says. A change takes effect without a restart.
+    #[arg(long, env = "VEJAS_CHECK_INTERVAL", default_value = "30s", value_parser = duration)]
+    check_interval: Duration,
+    /// Run what the manifests say at the start until the end, whatever becomes of them.
+    #[arg(long, env = "VEJAS_NO_WATCH", value_parser = clap::builder::BoolishValueParser::new())]
+    no_watch: bool,
     /// Refuse to start when any manifest has an error. Otherwise the sound ones run.
     #[arg(long, env = "VEJAS_STRICT", value_parser = clap::builder::BoolishValueParser::new())]
     strict: bool,
@@ -172,6 +180,7 @@ fn config(args: Args) -> Result<Config, String> {
         dead_letters_bytes_max: args.dlq_max_bytes,
         retention: args.retention,
         drain: args.drain,
+        look_period: (!args.no_watch).then_some(args.check_interval.max(LOOK_PERIOD_MIN)),
         strict: args.strict,
         environment: Arc::new(environment),
         jitter: Arc::new(move || next_random(&jitter)),
@@ -221,6 +230,8 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
         metrics: Some(handle.metrics.clone()),
         stopping: handle.draining.clone(),
         loaded: loaded.clone(),
+        manifests: handle.manifests.clone(),
+        backlogs: handle.backlogs.clone(),
         taps: api::Taps::default(),
     };
     let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });

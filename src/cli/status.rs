@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use serde::de::DeserializeOwned;
 
 use super::exit::Exit;
 use crate::api::view;
@@ -144,10 +145,23 @@ async fn watch(args: &Args) -> Result<(), Error> {
 
 /// Asks for the status of the process at `args.server`.
 pub async fn fetch(args: &Args) -> Result<view::Status, Error> {
-    let server = args.server.trim_end_matches('/').to_owned();
-    let client = client(&server, args.ca.as_deref(), Some(ANSWER_WAIT_MAX))?;
-    let mut request = client.get(format!("{server}/api/v1/status"));
-    if let Some(token) = &args.token {
+    let at = At { server: &args.server, token: args.token.as_deref(), ca: args.ca.as_deref() };
+    ask(&at, reqwest::Method::GET, "/api/v1/status").await
+}
+
+/// Which API to ask, and how.
+pub(super) struct At<'a> {
+    pub server: &'a str,
+    pub token: Option<&'a str>,
+    pub ca: Option<&'a Path>,
+}
+
+/// Asks, and reads the answer.
+pub(super) async fn ask<T: DeserializeOwned>(at: &At<'_>, method: reqwest::Method, path: &str) -> Result<T, Error> {
+    let server = at.server.trim_end_matches('/').to_owned();
+    let client = client(&server, at.ca, Some(ANSWER_WAIT_MAX))?;
+    let mut request = client.request(method, format!("{server}{path}"));
+    if let Some(token) = at.token {
         request = request.bearer_auth(token);
     }
     let unreachable = |error: reqwest::Error| Error::Unreachable { server: server.clone(), reason: cause(&error) };
@@ -155,7 +169,7 @@ pub async fn fetch(args: &Args) -> Result<view::Status, Error> {
     let status = answer.status();
     let body = answer.bytes().await.map_err(unreachable)?;
     if !status.is_success() {
-        return Err(refusal(server, status.as_u16(), &body, args.token.is_some()));
+        return Err(refusal(server, status.as_u16(), &body, at.token.is_some()));
     }
     serde_json::from_slice(&body).map_err(|error| Error::Foreign { server, reason: error.to_string() })
 }
@@ -213,6 +227,22 @@ pub fn table(status: &view::Status) -> String {
         status.data_dir.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default(),
         if status.ready { "ready".to_owned() } else { format!("not ready: {}", status.not_ready.join("; ")) },
     );
+    let manifests = &status.manifests;
+    if manifests.no > 0 {
+        let errors = match manifests.errors {
+            0 => String::new(),
+            1 => ", 1 error".to_owned(),
+            errors => format!(", {errors} errors"),
+        };
+        text.push_str(&format!(
+            "manifests {} · {} documents{errors} · set {} ({}) since {}\n",
+            manifests.path,
+            manifests.documents,
+            manifests.no,
+            crate::unit::status::short(&manifests.revision),
+            manifests.applied,
+        ));
+    }
     let head = ["UNIT", "STATE", "RECEIVED", "EMITTED", "IN/S", "OUT/S", "DROPPED", "DEAD", "LAG", "OLDEST", "REASON"];
     let rows = status.units.iter().map(|unit| {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
@@ -337,6 +367,7 @@ mod tests {
             not_ready: vec!["flow/x is starting".to_owned()],
             bus: "embedded".to_owned(),
             data_dir: Some(".vejas".to_owned()),
+            manifests: view::Manifests::default(),
             streams: vec![stream],
             units: vec![unit, entrance],
             warnings: vec!["look here".to_owned()],

@@ -67,7 +67,7 @@ struct Envelope<'a> {
 fn envelope(out: &mut Vec<u8>, message: &Stored, names: &Names) {
     let json = serde_json::from_slice::<&RawValue>(&message.payload).ok();
     let envelope = Envelope {
-        subject: names.written(&message.subject),
+        subject: names.written(message.first_subject()),
         sequence: message.sequence,
         time: message.time.to_string(),
         headers: message.headers.iter().collect(),

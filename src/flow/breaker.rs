@@ -4,13 +4,18 @@
 //! the probe, is decided by the caller.
 //!
 //! Closed, everything passes. After `failures` failed calls in a row it is open and nothing passes. When the pause is
-//! over it is half-open: exactly one call, the probe, may pass. If that succeeds the breaker closes, else the pause
-//! doubles. Answers to calls that began before it opened change nothing: only the probe decides.
+//! over it is half-open: exactly one call at a time, the probe, may pass. If that succeeds the breaker closes, else the pause
+//! doubles; before that, the caller may try the receiver with further messages in the same turn, [`PROBES_MAX`] in all,
+//! because a failed probe may be its message's fault. Answers to calls that began before it opened change nothing: only the probe decides.
 
 use std::time::Duration;
 
 /// The longest pause a receiver may ask for; what it asks beyond that is cut.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// Probes of one turn, one after the other. So many bad messages in a row cost one pause, not a pause each; a receiver that
+/// is down gets so many requests per pause.
+pub const PROBES_MAX: u32 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -64,11 +69,13 @@ pub struct Breaker {
     state: State,
     /// The pause that the next opening takes.
     pause: Duration,
+    /// Probes of this turn that failed and were followed by another.
+    probes: u32,
 }
 
 impl Breaker {
     pub fn new(settings: Settings) -> Self {
-        Breaker { settings, state: State::Closed { failures: 0 }, pause: settings.pause }
+        Breaker { settings, state: State::Closed { failures: 0 }, pause: settings.pause, probes: 0 }
     }
 
     pub fn passing(&self, now: Duration) -> Passing {
@@ -84,6 +91,11 @@ impl Breaker {
         matches!(self.state, State::Closed { .. })
     }
 
+    /// The last call failed.
+    pub fn is_failing(&self) -> bool {
+        self.state != State::Closed { failures: 0 }
+    }
+
     /// The probe is on its way.
     pub fn is_half_open(&self) -> bool {
         matches!(self.state, State::HalfOpen)
@@ -95,6 +107,16 @@ impl Breaker {
         self.state = State::HalfOpen;
     }
 
+    /// The probe failed: may another message be the next one at once? When not, it [`failed`](Breaker::failed).
+    pub fn probe_another(&mut self, now: Duration) -> bool {
+        let may = self.is_half_open() && self.probes + 1 < PROBES_MAX;
+        if may {
+            self.probes += 1;
+            self.state = State::Open { until: now };
+        }
+        may
+    }
+
     /// A call was answered. `probe` says whether it was the probe.
     pub fn succeeded(&mut self, probe: bool) {
         match self.state {
@@ -102,6 +124,7 @@ impl Breaker {
             State::HalfOpen if probe => {
                 self.state = State::Closed { failures: 0 };
                 self.pause = self.settings.pause;
+                self.probes = 0;
             }
             State::Open { .. } | State::HalfOpen => {}
         }
@@ -122,6 +145,7 @@ impl Breaker {
     }
 
     fn open(&mut self, now: Duration, asked: Duration) {
+        self.probes = 0;
         self.state = State::Open { until: now + self.pause.max(asked) };
         self.pause = self.pause.saturating_mul(2).min(self.settings.pause_max);
     }
@@ -187,6 +211,22 @@ mod tests {
             breaker.failed(now, false, None);
         }
         assert_eq!(breaker.passing(now), Passing::NothingUntil(now + s(1)));
+    }
+
+    #[test]
+    fn a_turn_has_several_probes_one_after_the_other_and_its_pause_grows_once() {
+        let mut breaker = opened_at(s(0));
+        for (turn, pause) in [(s(1), 2), (s(3), 4)] {
+            for _ in 1..PROBES_MAX {
+                breaker.probe(turn);
+                assert_eq!(breaker.passing(turn), Passing::Probing);
+                assert!(breaker.probe_another(turn));
+            }
+            breaker.probe(turn);
+            assert!(!breaker.probe_another(turn), "the turn is over");
+            breaker.failed(turn, true, None);
+            assert_eq!(breaker.passing(turn), Passing::NothingUntil(turn + s(pause)));
+        }
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub fn dead_letter(names: &Names, message: &Stored, death: &Death<'_>) -> Outgoi
     }
     headers
         .set(UNIT, &death.unit.to_string())
-        .set(SUBJECT, before(SUBJECT).unwrap_or(&message.subject))
+        .set(SUBJECT, before(SUBJECT).unwrap_or(message.first_subject()))
         .set(SEQUENCE, before(SEQUENCE).unwrap_or(&sequence))
         .set(ATTEMPTS, &attempts_before.saturating_add(death.attempts).to_string())
         .set(CODE, &death.failure.code)
@@ -98,7 +98,7 @@ pub fn replays(headers: &Headers) -> u64 {
 /// receiver recognises it. What the letter says about its failure stays in its headers: see [`dead_letter`].
 pub fn replay(names: &Names, letter: &Stored) -> Option<Outgoing> {
     let unit = unit(&letter.headers)?;
-    let number = replays(&letter.headers) + 1;
+    let number = replays(&letter.headers).saturating_add(1);
     let mut headers = letter.headers.to_builder();
     let (subject, sequence) = (letter.headers.get(SUBJECT)?, letter.headers.get(SEQUENCE)?);
     if letter.headers.get(message::ID).is_none() {
@@ -107,6 +107,7 @@ pub fn replay(names: &Names, letter: &Stored) -> Option<Outgoing> {
     if letter.headers.get(message::ORIGIN).is_none() {
         headers.set(message::ORIGIN, &format!("{}/{sequence}", names.messages()));
     }
+    headers.set(message::SUBJECT, letter.headers.get(message::SUBJECT).unwrap_or(subject));
     headers.set(REPLAYS, &number.to_string());
     Some(Outgoing {
         subject: names.replay(&unit),
@@ -198,6 +199,7 @@ mod tests {
         assert_eq!(replay.transport_id.as_deref(), Some("r/1/1"));
         assert_eq!(replay.headers.get(message::ID), Some("vx.orders/7"));
         assert_eq!(replay.headers.get(message::ORIGIN), Some("VEJAS/7"));
+        assert_eq!(replay.headers.get(message::SUBJECT), Some("vx.orders.raw"));
         let again = dead_letter(&names, &stored(20, replay), &death(2));
         assert_eq!(again.transport_id.as_deref(), Some("d/sink/erp/20"));
         for (name, expected) in [

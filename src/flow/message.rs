@@ -13,6 +13,8 @@ pub const ID: &str = "Vejas-Id";
 pub const ORIGIN: &str = "Vejas-Origin";
 /// When the message entered, RFC 3339 with milliseconds.
 pub const TIME: &str = "Vejas-Time";
+/// On a copy that is stored for one unit only, a replay or a move: the subject of the message it is a copy of, with the root prefix.
+pub const SUBJECT: &str = "Vejas-Subject";
 /// The unit the message entered through.
 pub const SOURCE: &str = "Vejas-Source";
 /// The revision or digest the message was made under.
@@ -103,8 +105,9 @@ impl HeadersBuilder {
     /// Sets a header, replacing one of the same name. A name or value beyond its bound is cut at a character
     /// boundary: the callers that take headers from outside refuse such input before.
     pub fn set(&mut self, name: &str, value: &str) -> &mut Self {
-        self.remove(name);
         let name = truncate(name, HEADER_NAME_BYTES_MAX);
+        // After the cut: what is stored under the name is to be stored once.
+        self.remove(name);
         let value = truncate(value, HEADER_VALUE_BYTES_MAX);
         self.0.put_u8(name.len() as u8);
         self.0.put_u16_le(value.len() as u16);
@@ -170,6 +173,13 @@ pub struct Stored {
     pub time: Timestamp,
 }
 
+impl Stored {
+    /// The subject it was stored under first, with the root prefix: a copy for one unit has a subject that says nothing.
+    pub fn first_subject(&self) -> &str {
+        self.headers.get(SUBJECT).unwrap_or(&self.subject)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +191,15 @@ mod tests {
         let headers = builder.build();
         assert_eq!(headers.iter().collect::<Vec<_>>(), [("a", "3"), ("c", "")]);
         assert_eq!(Headers::from_bytes(headers.as_bytes().clone()), Some(headers));
+    }
+
+    #[test]
+    fn a_name_that_is_cut_is_still_there_once() {
+        let mut builder = HeadersBuilder::default();
+        let long = "a".repeat(HEADER_NAME_BYTES_MAX + 1);
+        builder.set(&long, "1").set(&long, "2");
+        let headers = builder.build();
+        assert_eq!(headers.iter().collect::<Vec<_>>(), [(&long[1..], "2")]);
     }
 
     #[test]

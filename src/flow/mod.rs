@@ -6,5 +6,6 @@ pub mod breaker;
 pub mod dead_letter;
 pub mod failure;
 pub mod message;
+pub mod moved;
 pub mod ordering;
 pub mod retention;

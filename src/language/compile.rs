@@ -2,8 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use vrl::compiler::state::{ExternalEnv, LocalEnv};
 use vrl::compiler::{CompileConfig, TypeState};
@@ -24,6 +27,18 @@ pub const PROGRAMS_CACHED_MAX: usize = 2048;
 /// Stack of the thread that compiles. Parsing recurses over what a text of the allowed size and nesting can hold,
 /// before the depth of its expressions is known. Only what is used is ever backed by memory.
 const STACK_BYTES: usize = 256 * 1024 * 1024;
+
+/// How long one program may take to compile. Milliseconds are usual. The bounds above and in `rewrite` and `metered` leave
+/// programs that take minutes, such as thousands of `. = {"self": .}`, because the compiler copies the type of the event
+/// with every statement. Nothing says so beforehand that would not refuse good programs, too, and the compiler cannot be
+/// interrupted: it is waited for so long, and then left to itself. Without optimisation it takes ten times as long.
+pub const COMPILE_WAIT_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 120 } else { 10 });
+
+/// Threads left to themselves that may still run. With so many nothing more is compiled until one of them ends.
+const GIVEN_UP_MAX: usize = 4;
+
+/// Threads of this process that were left to themselves and still run.
+static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
 
 /// What a text is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,7 +92,9 @@ impl Compiler {
         if let Some(program) = self.cache().get(&key, environment.event) {
             return Ok(program);
         }
-        let program = Arc::new(on_large_stack(source, || compile(source, purpose, environment))?);
+        let (text, event, tables) = (source.to_owned(), environment.event.clone(), environment.tables.clone());
+        let work = move || compile(&text, purpose, &Environment { event: &event, tables: &tables });
+        let program = Arc::new(on_large_stack(source.len(), COMPILE_WAIT_MAX, &GIVEN_UP, work)?);
         self.cache().put(key, environment.event.clone(), program.clone());
         Ok(program)
     }
@@ -138,18 +155,56 @@ impl Cache {
     }
 }
 
-/// Runs `work` where neither a deep recursion nor a panic reaches the caller.
-fn on_large_stack<T: Send>(source: &str, work: impl FnOnce() -> Result<T, Vec<Fault>> + Send) -> Result<T, Vec<Fault>> {
-    let whole = 0..source.len();
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().name("compile".to_owned()).stack_size(STACK_BYTES);
-        match thread.spawn_scoped(scope, work) {
-            Ok(running) => running.join().unwrap_or_else(|_| {
-                Err(vec![Fault::new("the compiler panicked: this is a defect of the language's compiler", whole)])
-            }),
-            Err(error) => Err(vec![Fault::new(format!("no thread to compile on: {error}"), whole)]),
+/// Runs `work` where neither a deep recursion nor a panic reaches the caller, and no longer than `wait_max`.
+fn on_large_stack<T: Send + 'static>(
+    source_bytes: usize,
+    wait_max: Duration,
+    given_up: &'static AtomicUsize,
+    work: impl FnOnce() -> Result<T, Vec<Fault>> + Send + 'static,
+) -> Result<T, Vec<Fault>> {
+    let whole = |message: String| Fault::new(message, 0..source_bytes);
+    let busy = given_up.load(SeqCst);
+    if busy >= GIVEN_UP_MAX {
+        let message = format!("{busy} programs that take too long are still being compiled, so this one is not");
+        return Err(vec![whole(message).help("mend those first")]);
+    }
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // Whoever comes second knows of the other: the thread that it was given up, the caller that it was done after all.
+    let over = Arc::new(AtomicBool::new(false));
+    let thread = thread::Builder::new().name("compile".to_owned()).stack_size(STACK_BYTES);
+    let spawned = thread.spawn({
+        let over = Arc::clone(&over);
+        move || {
+            // Nobody takes the answer of a thread that was given up.
+            let _ = sender.send(std::panic::catch_unwind(AssertUnwindSafe(work)));
+            if over.swap(true, SeqCst) {
+                given_up.fetch_sub(1, SeqCst);
+            }
         }
-    })
+    });
+    if let Err(error) = spawned {
+        return Err(vec![whole(format!("no thread to compile on: {error}"))]);
+    }
+    let answer = receiver.recv_timeout(wait_max).or_else(|timeout| {
+        given_up.fetch_add(1, SeqCst);
+        if over.swap(true, SeqCst) {
+            given_up.fetch_sub(1, SeqCst);
+            return receiver.try_recv().map_err(|_| timeout);
+        }
+        Err(timeout)
+    });
+    match answer {
+        Ok(Ok(result)) => result,
+        Ok(Err(_panic)) => {
+            Err(vec![whole("the compiler panicked: this is a defect of the language's compiler".to_owned())])
+        }
+        Err(_timeout) => {
+            let message = format!("the program takes more than {} s to compile", wait_max.as_secs());
+            let help = "split the work over several steps; what takes long are values put into themselves over and over, \
+                        as in `. = {\"self\": .}`, and long paths assigned many times";
+            Err(vec![whole(message).help(help)])
+        }
+    }
 }
 
 fn compile(source: &str, purpose: Purpose, environment: &Environment<'_>) -> Result<Program, Vec<Fault>> {
@@ -223,4 +278,38 @@ fn check_purpose(program: Program, purpose: Purpose, last: std::ops::Range<usize
     let message = format!("a condition has to be true or false, this is {}", program.output());
     let help = "compare it, as in `.state == \"paid\"`, test it with `exists` or `is_null`, or convert it: `bool(.flag) ?? false`";
     Err(vec![Fault::new(message, last).help(help)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_takes_too_long_is_given_up_and_so_many_at_once() {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let soon = Duration::from_millis(20);
+        let holds: Vec<_> = (0..GIVEN_UP_MAX)
+            .map(|number| {
+                let (hold, held) = mpsc::channel::<()>();
+                let work = move || {
+                    _ = held.recv();
+                    Ok(())
+                };
+                let faults = on_large_stack(7, soon, &COUNT, work).unwrap_err();
+                assert!(faults[0].message.starts_with("the program takes more than"), "{}", faults[0].message);
+                assert_eq!((faults[0].span.clone(), COUNT.load(SeqCst)), (0..7, number + 1));
+                hold
+            })
+            .collect();
+        let refused = on_large_stack(7, soon, &COUNT, || Ok(())).unwrap_err();
+        assert!(refused[0].message.starts_with("4 programs"), "{}", refused[0].message);
+        drop(holds);
+        while COUNT.load(SeqCst) > 0 {
+            thread::yield_now();
+        }
+        let minute = Duration::from_secs(60);
+        assert_eq!(on_large_stack(7, minute, &COUNT, || Ok(5)), Ok(5));
+        assert!(on_large_stack(7, minute, &COUNT, || -> Result<(), _> { panic!("no") }).is_err());
+        assert_eq!(COUNT.load(SeqCst), 0);
+    }
 }

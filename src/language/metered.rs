@@ -18,6 +18,9 @@ use super::meter::{self, Stop};
 /// Places a type may name before it is taken to be "any object" or "any array". `x = [x, x]` doubles the type of
 /// `x` as it doubles its value, and forty such lines would keep the compiler busy for ever.
 const TYPE_PLACES_MAX: usize = 500;
+/// Levels a type may have before it is taken likewise. `. = {"self": .}` adds one, and what the compiler does with a type
+/// grows with the third power of its levels: sixty such lines took a minute.
+const TYPE_DEPTH_MAX: usize = 16;
 /// Largest constant the compiler may carry along, in bytes of text. They double in the same way.
 const CONSTANT_BYTES_MAX: usize = 4 * 1024;
 
@@ -31,15 +34,20 @@ pub(super) fn take_widened() -> bool {
     WIDENED.replace(false)
 }
 
-fn places(kind: &Kind, left: &mut usize) {
+/// Counts down the places in a type; none are left when it has too many, or too many levels.
+fn places(kind: &Kind, levels: usize, left: &mut usize) {
     let objects = kind.as_object().into_iter().flat_map(|object| object.known().values());
     let arrays = kind.as_array().into_iter().flat_map(|array| array.known().values());
     for inner in objects.chain(arrays) {
         if *left == 0 {
             return;
         }
+        if levels == 0 {
+            *left = 0;
+            return;
+        }
         *left -= 1;
-        places(inner, left);
+        places(inner, levels - 1, left);
     }
 }
 
@@ -54,7 +62,7 @@ fn bounded(constant: Option<Value>) -> Option<Value> {
 
 fn widen(info: TypeInfo) -> TypeInfo {
     let mut left = TYPE_PLACES_MAX;
-    places(info.result.kind(), &mut left);
+    places(info.result.kind(), TYPE_DEPTH_MAX, &mut left);
     if left > 0 {
         return info;
     }

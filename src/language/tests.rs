@@ -242,6 +242,13 @@ fn a_type_that_doubles_is_widened_whatever_else_is_wrong_with_the_program() {
 }
 
 #[test]
+fn a_type_that_nests_in_itself_is_widened() {
+    for line in [". = merge(object!(.), {\"self\": .})\n", ".x = {\"self\": .x}\n", "x = [x]\n"] {
+        assert!(compile(&format!("x = 1\n{}", line.repeat(60)), Purpose::Program).is_ok(), "{line}");
+    }
+}
+
+#[test]
 fn many_large_values_are_stopped_by_their_sum() {
     let first = "x = split(\"a \" * 100000, \" \")\n".to_owned();
     let many = (0..200).fold(first, |source, n| source + &format!("x{n} = x\n"));

@@ -124,7 +124,8 @@ fn take(tree: &mut Tree, path: &Path) {
     }
 }
 
-fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+/// The first `bytes_max` bytes of a file.
+pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(bytes)

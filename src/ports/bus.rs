@@ -19,6 +19,9 @@ pub const SETTLEMENT_RESERVE_PERCENT: u64 = 10;
 /// Messages one pull may ask for.
 pub const PULL_MESSAGES_MAX: usize = 4096;
 
+/// Messages one batch may hold that has to be stored together.
+pub const BATCH_MESSAGES_MAX: usize = 1000;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamConfig {
     pub name: String,
@@ -82,7 +85,7 @@ pub struct DurableInfo {
     pub delivered: u64,
     /// Handed out and not acknowledged.
     pub in_flight: usize,
-    /// Waiting for a repeated delivery (put off or timed out).
+    /// Waiting for a repeated delivery (put off or timed out). A bus that cannot tell these apart counts them as in flight.
     pub redelivering: usize,
     /// Matching messages not yet handed out.
     pub pending: u64,

@@ -2,8 +2,10 @@
 //!
 //! Pure state machines: no clock, no store, no chance, no task. [`Node`] is one member; [`Node::step`] takes a moment and an [`Event`] and
 //! returns [`Effects`]. How to drive it is told in [`event`] (what goes in) and [`effect`] (what comes out); the protocol, its
-//! assumptions and its invariants are in this folder's `README.md`. The same type runs in production, in the model (`tests/model/`) and
-//! in the simulator.
+//! assumptions, its invariants and what is not shown yet are in this folder's `README.md`. `tests/model/` explores this very type; nothing
+//! drives it in a process yet.
+//!
+//! [`parts`] stands by itself: under which version of a unit a message is worked on.
 //!
 //! Not here: how records are spelt on a bus, pings, watches, and everything that waits.
 
@@ -17,6 +19,7 @@ mod lease;
 pub mod membership;
 pub mod mutant;
 pub mod node;
+pub mod parts;
 pub mod predicates;
 pub mod record;
 mod session;

@@ -1,4 +1,4 @@
-//! The invariants of the protocol as functions: the same ones in debug assertions, in the model and in the simulator.
+//! The invariants of the protocol as functions: what the model checks after every step.
 //!
 //! Each has the id under which `src/protocol/README.md` tells it. Those over the whole cluster take what an omniscient observer sees.
 

@@ -38,6 +38,8 @@ pub struct Config {
     pub retention: Duration,
     /// How long a shutdown may take.
     pub drain: Duration,
+    /// How often the folder of manifests is looked at, beside what the file system says. `None`: what is read at the start stays.
+    pub look_period: Option<Duration>,
     /// Refuse to start when any manifest has an error.
     pub strict: bool,
     /// Looks up what `${env:NAME}` stands for.

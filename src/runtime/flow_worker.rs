@@ -21,6 +21,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use super::flow_batch::{self, Processed, Task};
+use super::parts::UnitParts;
 use crate::flow::backoff::Backoff;
 use crate::id::UnitId;
 use crate::ports::bus::{Delivery, Durable, Error};
@@ -36,8 +37,8 @@ pub const BATCH_BYTES_MAX: usize = 1 << 20;
 pub const BATCHES_MAX: usize = 8;
 /// How long one pull waits for a message.
 const PULL_WAIT: Duration = Duration::from_secs(30);
-/// How long a delivery may stay unacknowledged before it is handed out again.
-pub const ACK_WAIT: Duration = Duration::from_secs(3);
+/// How long what cannot be worked on here stays at the bus before it is handed out again.
+const LEFT_WAIT: Duration = Duration::from_secs(5);
 /// Inputs in hand are reported in progress this often.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 /// The wait before a refused settlement is tried again.
@@ -47,10 +48,11 @@ const REFUSED: Backoff = Backoff { initial: Duration::from_millis(50), max: Dura
 #[derive(Debug)]
 pub struct FlowUnit {
     pub id: UnitId,
-    /// Stamped into what the flow stores.
-    pub digest: String,
-    pub pipeline: Arc<Pipeline>,
-    pub durable: Durable,
+    pub parts: Arc<UnitParts>,
+    /// Which durable of the unit is read.
+    pub number: u32,
+    /// By digest: the version that runs, and former ones that are not worked off.
+    pub versions: BTreeMap<String, Arc<Pipeline>>,
     /// Largest message the stream takes, in bytes.
     pub message_bytes_max: usize,
     pub unit: Arc<status::Unit>,
@@ -69,7 +71,8 @@ struct Settled {
 pub async fn run(context: Context, flow: FlowUnit) -> Result<(), Error> {
     let mut worker = Worker {
         task: Arc::new(Task::new(&context, &flow)),
-        batches_max: if flow.pipeline.has_dedupe() { 1 } else { BATCHES_MAX / 2 },
+        batches_max: if flow.versions.values().any(|pipeline| pipeline.has_dedupe()) { 1 } else { BATCHES_MAX / 2 },
+        durable: flow.parts.durable(flow.number),
         context,
         flow,
         processing: VecDeque::new(),
@@ -89,6 +92,7 @@ pub async fn run(context: Context, flow: FlowUnit) -> Result<(), Error> {
 struct Worker {
     context: Context,
     flow: FlowUnit,
+    durable: Durable,
     task: Arc<Task>,
     batches_max: usize,
     /// In the order they were pulled.
@@ -121,13 +125,14 @@ impl Worker {
                 && self.refused.is_empty()
                 && !self.retrying;
             if room && !stop && pull.is_none() {
-                pull = Some(self.context.bus.pull(&self.flow.durable, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX, PULL_WAIT));
+                pull = Some(self.context.bus.pull(&self.durable, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX, PULL_WAIT));
             }
             tokio::select! {
                 biased;
-                Some(settled) = self.settling.next() => self.settled(settled)?,
+                Some(settled) = self.settling.next() => self.settled(settled).await?,
                 processed = front(&mut self.processing) => {
                     self.processing.pop_front();
+                    self.give_back(processed.left(), LEFT_WAIT).await?;
                     self.settle(Box::new(processed));
                 }
                 pulled = pending(&mut pull), if room => {
@@ -162,6 +167,19 @@ impl Worker {
         self.processing.push_back(tokio::spawn(flow_batch::process(Arc::clone(&self.task), deliveries)));
     }
 
+    /// They are handed out again after `wait`.
+    async fn give_back(&mut self, sequences: &[u64], wait: Duration) -> Result<(), Error> {
+        for sequence in sequences {
+            self.in_hand.remove(sequence);
+            match self.context.bus.put_off(&self.durable, *sequence, wait).await {
+                Err(error) if !error.is_retryable() => return Err(error),
+                // They come again when their ack wait is over.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     fn settle(&mut self, processed: Box<Processed>) {
         // Called here, not in the future below: settlements take effect in the order of the calls.
         let answer = self.context.bus.settle(processed.settlement(&self.task));
@@ -171,7 +189,7 @@ impl Worker {
         }));
     }
 
-    fn settled(&mut self, settled: Settled) -> Result<(), Error> {
+    async fn settled(&mut self, settled: Settled) -> Result<(), Error> {
         let Settled { result, processed, retry } = settled;
         if retry {
             self.retrying = false;
@@ -186,6 +204,11 @@ impl Worker {
                 if self.refused.is_empty() && self.flow.unit.state() == State::Paused {
                     self.flow.unit.set_state(State::Running, None);
                 }
+            }
+            // Nothing is acknowledged, so it comes again: to the next worker, or after the restart.
+            Err(error) if error.is_retryable() && self.context.stopping.is_cancelled() => {
+                let inputs: Vec<u64> = processed.inputs().collect();
+                self.give_back(&inputs, Duration::ZERO).await?;
             }
             Err(error) if error.is_retryable() => {
                 self.refusals += 1;
@@ -225,11 +248,7 @@ impl Worker {
                 // One last try, without the wait.
                 () = stopping.cancelled() => {}
             }
-            let result = match bus.settle(settlement).await.map(|_| ()) {
-                // Nothing is acknowledged, so everything comes again after the restart.
-                Err(error) if stopping.is_cancelled() && error.is_retryable() => Err(Error::Stopped(error.to_string())),
-                other => other,
-            };
+            let result = bus.settle(settlement).await.map(|_| ());
             Settled { result, processed, retry: true }
         }));
     }
@@ -239,7 +258,7 @@ impl Worker {
             return Ok(());
         }
         let sequences: Vec<u64> = self.in_hand.iter().copied().collect();
-        match self.context.bus.in_progress(&self.flow.durable, &sequences).await {
+        match self.context.bus.in_progress(&self.durable, &sequences).await {
             Err(error) if !error.is_retryable() => Err(error),
             _ => Ok(()),
         }

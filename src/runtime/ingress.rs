@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::config::{Config, DEAD_LETTER_HEADROOM_BYTES};
-use super::load::{Loaded, LoadedUnit};
+use super::load::LoadedUnit;
 use super::settings::{Settings, Unresolved};
 use super::streams;
 use super::units::Error;
@@ -23,12 +23,11 @@ pub(super) fn route(
     entrance: &HttpIn,
     config: &Config,
     settings: &Settings,
-    loaded: &Loaded,
     unit: Arc<status::Unit>,
 ) -> Result<Route, Error> {
     let auth = entrance.auth.as_ref().map(|stated| auth_of(stated, settings)).transpose();
     let auth = auth.map_err(|reason| Error::Unit { unit: one.id.clone(), reason })?;
-    let schema = entrance.schema.as_ref().and_then(|name| loaded.validators.get(name.as_str()).cloned());
+    let schema = entrance.schema.as_ref().and_then(|name| one.validators.get(name.as_str()).cloned());
     Ok(Route {
         unit,
         listen: entrance.listen.clone().unwrap_or_else(|| config.ingress_addr.clone()),

@@ -1,16 +1,22 @@
 //! Reads and checks the manifests, and says what came of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::config::Config;
+use super::contents::{self, Piece, Pieces};
+use super::reload;
 use crate::id::UnitId;
 use crate::language::{Compiler, Program, Tables};
-use crate::manifest::Manifest;
 use crate::manifest::check::{self, Checked, CheckedManifest, LeftOut};
 use crate::manifest::problem::{Problem, Severity};
 use crate::manifest::tree;
+use crate::manifest::{Manifest, Spec};
 use crate::transforms::{self, Locator};
 
 #[derive(Debug, thiserror::Error)]
@@ -23,45 +29,90 @@ pub enum Error {
     Address { address: String, reason: String },
     #[error("the check of the manifests broke off: {0}")]
     BrokeOff(String),
+    #[error("the manifests cannot be read: {0}")]
+    Pieces(#[from] contents::Error),
 }
 
-/// A manifest that runs something.
+/// How often a folder is read again that changes while it is read.
+const READS_MAX: u32 = 20;
+
+/// A manifest that runs something, with all that it refers to.
 pub struct LoadedUnit {
     pub id: UnitId,
     pub manifest: Manifest,
-    pub digest: [u8; 32],
+    /// Hex digits.
+    pub digest: String,
     /// `file:line`.
     pub declared: String,
     /// By where their text stands below `spec`.
     pub programs: BTreeMap<String, Arc<Program>>,
     pub locate: Locator,
+    pub tables: Arc<Tables>,
+    pub validators: Arc<BTreeMap<String, Arc<jsonschema::Validator>>>,
+    /// What it is made of, to be stored. Of a flow or sink only.
+    pub pieces: Vec<Arc<Piece>>,
+}
+
+impl std::fmt::Debug for LoadedUnit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.id, self.digest)
+    }
+}
+
+/// A problem as it is shown: what `vejas check` says of the same place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "ManifestProblem")]
+pub struct Shown {
+    pub code: String,
+    /// `error` or `warning`.
+    pub severity: String,
+    /// `file:line:column`.
+    pub place: String,
+    pub message: String,
+    /// How to mend it.
+    pub help: Option<String>,
 }
 
 /// Everything that can run.
+#[derive(Debug)]
 pub struct Loaded {
     pub units: Vec<LoadedUnit>,
-    pub tables: Tables,
-    pub validators: BTreeMap<String, Arc<jsonschema::Validator>>,
     /// Units that an error keeps from running.
     pub left_out: Vec<LeftOut>,
+    pub problems: Vec<Shown>,
+    /// Files and folders with an error in them: what they declared before cannot be told from what they no longer declare.
+    pub faulty: BTreeSet<String>,
+    /// Documents that were looked at.
+    pub documents: usize,
+    /// The files that manifests name, whether they are there or not.
+    pub beside: Vec<PathBuf>,
+    /// Over the content all this comes from; none when that changed while it was read.
+    pub fingerprint: Option<String>,
 }
 
-/// Reads and checks. Problems are logged; sound manifests run without the others, unless `config.strict`.
+impl Loaded {
+    pub fn first_error(&self) -> String {
+        let error = self.problems.iter().find(|problem| problem.severity == Severity::Error.as_str());
+        error.map_or_else(
+            || "the folder holds no manifest".to_owned(),
+            |error| format!("{} at {}: {}", error.code, error.place, error.message),
+        )
+    }
+
+    pub fn errors(&self) -> usize {
+        self.problems.iter().filter(|problem| problem.severity == Severity::Error.as_str()).count()
+    }
+}
+
+/// Reads and checks for a start. Problems are logged; sound manifests run without the others, unless `config.strict`.
 pub async fn load(config: &Arc<Config>) -> Result<Loaded, Error> {
     let path = config.manifests.display().to_string();
-    let strict = config.strict;
-    let config = Arc::clone(config);
-    let checked = tokio::task::spawn_blocking(move || check(&config))
-        .await
-        .map_err(|panic| Error::BrokeOff(panic.to_string()))??;
-    let errors = checked.problems.iter().filter(|problem| problem.severity == Severity::Error).count();
-    for problem in &checked.problems {
-        log(problem);
-    }
-    if errors > 0 && strict {
+    let loaded = read(config).await?;
+    let errors = loaded.errors();
+    if errors > 0 && config.strict {
         return Err(Error::Problems { errors, path });
     }
-    let loaded = loaded(checked);
     // An empty folder is a start from nothing; one in which nothing is sound is a mistake.
     if loaded.units.is_empty() && errors > 0 {
         return Err(Error::Nothing { path });
@@ -72,19 +123,64 @@ pub async fn load(config: &Arc<Config>) -> Result<Loaded, Error> {
     Ok(loaded)
 }
 
-fn check(config: &Config) -> Result<Checked, Error> {
+/// Reads and checks, whatever comes of it. Problems are logged.
+pub async fn read(config: &Arc<Config>) -> Result<Loaded, Error> {
+    let mut tries = 0;
+    loop {
+        let config = Arc::clone(config);
+        let read = tokio::task::spawn_blocking(move || read_blocking(&config));
+        match read.await.map_err(|panic| Error::BrokeOff(panic.to_string()))? {
+            // Somebody is writing: look again.
+            Err(Error::Pieces(contents::Error::Changed(_))) if tries < READS_MAX => tries += 1,
+            Err(error) => return Err(error),
+            Ok(loaded) => {
+                loaded.problems.iter().for_each(log);
+                return Ok(loaded);
+            }
+        }
+    }
+}
+
+fn read_blocking(config: &Config) -> Result<Loaded, Error> {
     let roots = [config.manifests.clone()];
     let tree = tree::read(&roots);
     let compiler = Compiler::new();
+    let beside = Mutex::new(BTreeSet::new());
+    let read_beside = |manifest: &str, relative: &str, bytes_max: u64| {
+        let folder = Path::new(manifest).parent().unwrap_or(Path::new(""));
+        beside.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.join(relative));
+        tree::read_beside(&roots, manifest, relative, bytes_max)
+    };
     let world = check::World {
         compiler: &compiler,
-        read_beside: &|manifest, relative, bytes_max| tree::read_beside(&roots, manifest, relative, bytes_max),
+        read_beside: &read_beside,
         is_set: Some(&|name| (config.environment)(name).is_some()),
         api_address: config.api_addr.parse().ok(),
         listen_default: address(&config.ingress_addr)?,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    Ok(check::check(&tree, &world))
+    let mut checked = check::check(&tree, &world);
+    let mut pieces = BTreeMap::new();
+    let mut making = Pieces::new(&checked, &read_beside);
+    for one in &checked.manifests {
+        if matches!(one.manifest.spec, Spec::Flow(_) | Spec::Sink(_)) {
+            pieces.insert(one.digest, making.of(one)?);
+        }
+    }
+    let beside: Vec<PathBuf> = beside.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+    // Before and after: what was read in between is one content.
+    let before = reload::fingerprint_of(&tree, &beside);
+    let fingerprint = Some(reload::fingerprint(&config.manifests, &beside)).filter(|after| *after == before);
+    let errors = checked.problems.iter().filter(|problem| problem.severity == Severity::Error);
+    Ok(Loaded {
+        fingerprint,
+        problems: checked.problems.iter().map(shown).collect(),
+        faulty: errors.map(|problem| problem.place.source.path.clone()).collect(),
+        documents: checked.documents,
+        left_out: std::mem::take(&mut checked.left_out),
+        beside,
+        units: units(checked, &|digest| pieces.get(digest).cloned().unwrap_or_default()),
+    })
 }
 
 fn address(text: &str) -> Result<SocketAddr, Error> {
@@ -94,25 +190,43 @@ fn address(text: &str) -> Result<SocketAddr, Error> {
     })
 }
 
-fn log(problem: &Problem) {
-    let place = problem.place.to_string();
-    match problem.severity {
-        Severity::Error => tracing::error!(code = %problem.code, place, help = problem.help, "{}", problem.message),
-        Severity::Warning => tracing::warn!(code = %problem.code, place, help = problem.help, "{}", problem.message),
+fn shown(problem: &Problem) -> Shown {
+    Shown {
+        code: problem.code.to_string(),
+        severity: problem.severity.as_str().to_owned(),
+        place: problem.place.to_string(),
+        message: problem.message.clone(),
+        help: problem.help.clone(),
     }
 }
 
-fn loaded(checked: Checked) -> Loaded {
-    let validators =
-        checked.schemas.iter().map(|(name, schema)| (name.clone(), Arc::clone(&schema.validator))).collect();
-    let units = checked.manifests.into_iter().filter_map(unit).collect();
-    Loaded { units, tables: checked.tables, validators, left_out: checked.left_out }
+fn log(problem: &Shown) {
+    let Shown { code, place, help, message, .. } = problem;
+    if problem.severity == Severity::Error.as_str() {
+        tracing::error!(code, place, help, "{message}");
+    } else {
+        tracing::warn!(code, place, help, "{message}");
+    }
 }
 
-fn unit(checked: CheckedManifest) -> Option<LoadedUnit> {
-    let id = checked.manifest.unit()?;
-    let declared = format!("{}:{}", checked.file.display(), checked.line);
-    let programs = checked.programs.iter().map(|(at, one)| (at.clone(), Arc::clone(&one.program))).collect();
-    let locate = transforms::locator(declared.clone(), checked.programs);
-    Some(LoadedUnit { id, manifest: checked.manifest, digest: checked.digest, declared, programs, locate })
+/// What runs of a checked set; `pieces` gives those of a digest.
+pub(super) fn units(checked: Checked, pieces: &dyn Fn(&[u8; 32]) -> Vec<Arc<Piece>>) -> Vec<LoadedUnit> {
+    let validators: BTreeMap<_, _> =
+        checked.schemas.iter().map(|(name, schema)| (name.clone(), Arc::clone(&schema.validator))).collect();
+    let (tables, validators) = (Arc::new(checked.tables), Arc::new(validators));
+    let unit = |one: CheckedManifest| {
+        let declared = format!("{}:{}", one.file.display(), one.line);
+        Some(LoadedUnit {
+            id: one.manifest.unit()?,
+            digest: contents::hex(&one.digest),
+            programs: one.programs.iter().map(|(at, one)| (at.clone(), Arc::clone(&one.program))).collect(),
+            locate: transforms::locator(declared.clone(), one.programs),
+            declared,
+            tables: Arc::clone(&tables),
+            validators: Arc::clone(&validators),
+            pieces: pieces(&one.digest),
+            manifest: one.manifest,
+        })
+    };
+    checked.manifests.into_iter().filter_map(unit).collect()
 }

@@ -4,12 +4,16 @@
 
 pub mod clock;
 pub mod config;
+pub mod contents;
 pub mod dead_letters;
 mod durables;
 mod flow_batch;
 pub mod flow_worker;
 mod ingress;
 pub mod load;
+pub mod parts;
+pub mod reading;
+pub mod reload;
 pub mod settings;
 pub mod shutdown;
 mod sink_units;
@@ -19,6 +23,7 @@ pub mod streams;
 pub mod telemetry;
 pub mod trim;
 pub mod units;
+pub mod versions;
 
 use std::path::Path;
 use std::sync::Arc;

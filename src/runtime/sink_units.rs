@@ -1,10 +1,11 @@
 //! From Sink manifests to sinks that run: connectors opened, settings resolved.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::config::Config;
-use super::flow_worker::ACK_WAIT;
 use super::load::LoadedUnit;
+use super::parts::{ACK_WAIT, UnitParts};
 use super::settings::Settings;
 use super::sink_worker::{OrderBy, SinkUnit};
 use super::units::Error;
@@ -16,7 +17,6 @@ use crate::flow::failure::Failure;
 use crate::flow::message::Stored;
 use crate::manifest::sink::Sink;
 use crate::ports;
-use crate::ports::bus::Durable;
 use crate::transforms::Ordering;
 use crate::unit::context::Context;
 use crate::unit::status;
@@ -31,11 +31,12 @@ pub(super) fn connect(
     connector(one, sink, context, settings).map_err(|reason| Error::Unit { unit: one.id.clone(), reason })
 }
 
+/// Everything but the durable and the former versions.
 pub(super) fn build(
     one: &LoadedUnit,
     sink: &Sink,
     connector: Arc<dyn ports::sink::Sink>,
-    durable: Durable,
+    parts: Arc<UnitParts>,
     config: &Config,
     unit: Arc<status::Unit>,
 ) -> Result<SinkUnit, Error> {
@@ -50,9 +51,11 @@ pub(super) fn build(
     };
     Ok(SinkUnit {
         id: one.id.clone(),
-        digest: unit.digest.clone(),
+        digest: one.digest.clone(),
         sink: connector,
-        durable,
+        number: parts.current().map_or(1, |run| run.last().durable),
+        parts,
+        former: BTreeMap::new(),
         ack_wait: ACK_WAIT,
         retry: sink.retry.clone(),
         order_by,

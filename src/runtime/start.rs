@@ -1,9 +1,11 @@
 //! What happens at start, in order, and at the end.
 //!
 //! 1. The manifests are read and checked; what has an error is left out, or nothing starts (`strict`).
-//! 2. The bus is opened, streams and buckets are made, then *all durables*: no message may enter before every reader
-//!    that starts at the end has its place.
-//! 3. The API answers (not ready), sinks and flows run, then sources, then the entrances open, then the process is ready.
+//! 2. The bus is opened, streams and buckets are made, the API answers (not ready).
+//! 3. Sinks and flows get *all their durables*: no message may enter before every reader that starts at the end has its place.
+//! 4. Sources run, the entrances open, then the process is ready.
+//!
+//! From then on it follows the manifests (`reload`, `units`) until it is told to stop.
 //!
 //! The end is the reverse: not ready, entrances and sources stop, flows and sinks finish what is in hand, the bus closes.
 
@@ -18,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use super::clock::SystemClock;
 use super::config::Config;
 use super::dead_letters::{self, DeadLetters};
-use super::units::{self, Running, Units};
+use super::reading::Backlogs;
+use super::reload::{self, Reloads};
+use super::units::{self, Units};
 use super::{load, shutdown, streams, telemetry, trim};
 use crate::bus::embedded::{Embedded, OpenError, Options};
 use crate::ports::bus::Bus;
@@ -29,6 +33,8 @@ use crate::unit::status::Registry;
 
 /// How long a front door may take to close.
 const DOOR_CLOSES_MAX: Duration = Duration::from_secs(3);
+/// How often what former versions were made of is looked through.
+const COLLECT_PERIOD: Duration = Duration::from_secs(1_800);
 /// How often histograms are folded, so that they stay small.
 const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 
@@ -67,6 +73,8 @@ pub struct Handle {
     pub registry: Arc<Registry>,
     pub dead_letters: DeadLetters,
     pub metrics: PrometheusHandle,
+    pub manifests: reload::Told,
+    pub backlogs: Backlogs,
     /// When the process started, by the monotonic clock.
     pub started: Duration,
     /// Cancelled when the process is told to stop.
@@ -100,6 +108,9 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let clock: SharedClock = Arc::new(SystemClock);
     let started = clock.monotonic();
     let loaded = load::load(&config).await?;
+    let told = reload::Told::default();
+    told.read(&config, &loaded);
+    let mut reloads = config.look_period.map(|period| Reloads::new(&config, period, &loaded));
     let opening = Options::new(&config.data_dir, Arc::clone(&clock));
     let embedded = tokio::task::spawn_blocking(move || Embedded::open(opening))
         .await
@@ -121,25 +132,28 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let dead_letters = DeadLetters::new(&context, Arc::clone(&registry));
     // Before anybody can ask for a letter that was replayed as the last process died.
     dead_letters.sweep().await?;
+    let backlogs = Backlogs::default();
     let handle = Handle {
         context: context.clone(),
         config: Arc::clone(&config),
         registry: Arc::clone(&registry),
         dead_letters: dead_letters.clone(),
         metrics: metrics.clone(),
+        manifests: told.clone(),
+        backlogs: backlogs.clone(),
         started,
         draining: entrances.clone(),
         ended: ended.clone(),
     };
     let door = front_door(handle).await.map_err(Error::FrontDoor)?;
     let mut side = JoinSet::new();
-    side.spawn(trim::run(context.clone(), config.retention));
     side.spawn(dead_letters::watch(dead_letters, workers.clone()));
     side.spawn(upkeep(metrics, workers.clone()));
 
-    let units = Units::build(&loaded, &context, &config, &registry, &entrances).await?;
-    drop(loaded);
-    let mut running = units.start();
+    let (mut units, change) = Units::start(loaded, &context, &config, &registry, &entrances, backlogs).await?;
+    told.applied(&Ok(change), context.clock.now());
+    // Only now: a unit without a durable holds nothing.
+    side.spawn(trim::run(context.clone(), config.retention));
     (door.ready)();
     tracing::info!(units = registry.all().len(), data = %config.data_dir.display(), "ready");
 
@@ -149,13 +163,13 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
             None
         }
         reason = embedded.stopped() => Some(reason),
-        reason = running.failed() => Some(reason),
+        reason = follow(&mut units, reloads.as_mut(), &told, &context, &config) => Some(reason),
     };
     if let Some(reason) = &failed {
         tracing::error!("cannot go on: {reason}");
     }
     let drained = tokio::select! {
-        drained = drain(&mut running, &entrances, &workers, config.drain, failed.is_none()) => drained,
+        drained = drain(&mut units, &entrances, &workers, config.drain, failed.is_none()) => drained,
         _ = signals.another() => return Err(Error::EndedAtOnce),
     };
     if !drained {
@@ -172,9 +186,53 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     }
 }
 
+/// Follows the manifests until a unit fails for good; answers why. Dropped at any point, it leaves units that can be drained.
+async fn follow(
+    units: &mut Units,
+    mut reloads: Option<&mut Reloads>,
+    told: &reload::Told,
+    context: &Context,
+    config: &Config,
+) -> String {
+    let mut collections = tokio::time::interval(COLLECT_PERIOD);
+    loop {
+        let next = async {
+            match &mut reloads {
+                Some(reloads) => reloads.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let loaded = tokio::select! {
+            reason = units.failed() => return reason,
+            loaded = next => loaded,
+            _ = collections.tick() => {
+                units.collect().await;
+                continue;
+            }
+        };
+        told.read(config, &loaded);
+        let (fingerprint, beside) = (loaded.fingerprint.clone(), loaded.beside.clone());
+        let applied = units.apply(loaded).await;
+        told.applied(&applied, context.clock.now());
+        match applied {
+            Ok(change) => {
+                reload::log(&change);
+                if let Some(reloads) = &mut reloads {
+                    reloads.applied(fingerprint, beside);
+                }
+            }
+            // Tried again at the next look.
+            Err(error) => {
+                metrics::counter!("vejas_reloads_total", "result" => "failed").increment(1);
+                tracing::error!("the new manifests are not in effect: {error}");
+            }
+        }
+    }
+}
+
 /// Entrances and sources first, then flows and sinks. Answers whether all of them ended before the deadline.
 async fn drain(
-    running: &mut Running,
+    units: &mut Units,
     entrances: &CancellationToken,
     workers: &CancellationToken,
     deadline: Duration,
@@ -182,9 +240,9 @@ async fn drain(
 ) -> bool {
     let all = async {
         entrances.cancel();
-        running.entrances_ended().await;
+        units.entrances_ended().await;
         workers.cancel();
-        running.workers_ended().await;
+        units.workers_ended().await;
     };
     // When something failed there is nothing to wait for: the bus takes no more.
     let deadline = if orderly { deadline } else { Duration::from_secs(1) };

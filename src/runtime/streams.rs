@@ -19,6 +19,7 @@ pub async fn ensure(bus: &dyn Bus, store: &dyn Store, config: &Config) -> Result
     .await?;
     store.ensure_bucket(&names.dedupe_bucket(), None).await?;
     store.ensure_bucket(&names.dead_letter_marks_bucket(), None).await?;
+    store.ensure_bucket(&names.versions_bucket(), None).await?;
     store.ensure_bucket(&names.offsets_bucket(), None).await
 }
 

@@ -1,248 +1,507 @@
-//! From checked manifests to running units.
+//! All units of a process: what runs, and how one set of manifests follows another.
+//!
+//! A change goes in this order: what reads is in place before anything new can bring it messages, and what brings messages is gone
+//! before its readers are. A unit that cannot follow is shown and holds up no other, except that sources and entrances are not
+//! changed before every reader has its place (`READERS_WAIT`).
+//!
+//! What a manifest with an error declared before goes on running in its last good version. What is gone from the tree is removed,
+//! but only if the tree could be read: nothing follows from an empty one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::join_all;
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
-use super::durables::Durables;
 use super::load::{Loaded, LoadedUnit};
+use super::reading::{Backlogs, Reader, Shared, Version, Wish};
 use super::settings::Settings;
-use super::{flow_worker, ingress, sink_units, sink_worker, streams};
-use crate::connectors::http::source::Entrance;
+use super::versions::Versions;
+use super::{contents, durables, ingress, parts};
+use crate::connectors::http::source::Changer;
 use crate::connectors::interval;
 use crate::id::{UnitId, UnitKind};
 use crate::manifest::Spec;
 use crate::manifest::check::LeftOut;
-use crate::manifest::flow::Flow;
 use crate::manifest::source::Source;
 use crate::ports::bus;
 use crate::transforms;
 use crate::unit::context::Context;
 use crate::unit::status::{self, Registry, State};
 
-/// Deliveries of a flow that may be unacknowledged at once.
-const IN_FLIGHT_MAX: usize = 4_096;
+/// How long a change waits for its readers before sources and entrances stay as they are.
+const READERS_WAIT: Duration = Duration::from_secs(30);
+/// What a version is made of is kept this long, also when nothing names it any more.
+const CONTENT_AGE_MIN: Duration = Duration::from_secs(3_600);
+/// How long a source may take to stop.
+const SOURCE_STOP_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{unit}: {source}")]
-    Bus { unit: UnitId, source: bus::Error },
-    #[error("durables: {0}")]
-    Durables(bus::Error),
+    #[error("the versions cannot be published: {0}")]
+    Bus(#[from] bus::Error),
     #[error(transparent)]
     Build(#[from] transforms::BuildError),
     #[error("{unit}: {reason}")]
     Unit { unit: UnitId, reason: String },
+    #[error("{units} have no place to read from after {} s", READERS_WAIT.as_secs())]
+    Readers { units: String },
+    #[error("the manifests have {errors} errors; with --strict nothing of them takes effect")]
+    Strict { errors: usize },
     #[error("{0} (`listen` of an HttpIn, or VEJAS_INGRESS_ADDR, says where entrances listen)")]
     Entrance(#[from] crate::connectors::http::source::Error),
 }
 
-/// Everything that is about to run. All its durables exist.
-pub struct Units {
-    context: Context,
-    messages_bytes_max: u64,
-    flows: Vec<flow_worker::FlowUnit>,
-    sinks: Vec<sink_worker::SinkUnit>,
-    intervals: Vec<(UnitId, interval::source::Source)>,
-    entrance: Option<Entrance>,
+/// What a change came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    pub no: u64,
+    /// The digest over all units.
+    pub revision: String,
+    pub added: Vec<UnitId>,
+    pub changed: Vec<UnitId>,
+    pub removed: Vec<UnitId>,
+    /// Those that run on in an earlier version, because what they are now cannot be told.
+    pub kept: Vec<UnitId>,
+}
+
+impl Change {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// A unit as the newest set has it.
+struct Current {
+    /// Hex digits.
+    digest: String,
+    /// The file that declares it; none while only its record is known.
+    file: Option<String>,
+}
+
+struct RunningSource {
+    stopping: CancellationToken,
+    ended: oneshot::Receiver<()>,
 }
 
 type Ended = (UnitId, Result<(), String>);
 
 /// Everything that runs.
-pub struct Running {
-    sources: JoinSet<Ended>,
-    workers: JoinSet<Ended>,
+pub struct Units {
+    shared: Arc<Shared>,
+    entrances: CancellationToken,
+    current: BTreeMap<UnitId, Current>,
+    readers: BTreeMap<UnitId, Reader>,
+    reading: JoinSet<Ended>,
+    sources: BTreeMap<UnitId, RunningSource>,
+    routes: BTreeMap<UnitId, Arc<LoadedUnit>>,
+    changer: Option<Changer>,
+    bringing: JoinSet<Ended>,
 }
 
 impl Units {
-    /// Makes the durables, compiles the pipelines, opens the listeners. Nothing moves yet.
-    pub async fn build(
-        loaded: &Loaded,
+    /// Starts everything. `entrances` is cancelled when nothing new may come in.
+    pub async fn start(
+        loaded: Loaded,
         context: &Context,
         config: &Arc<Config>,
         registry: &Arc<Registry>,
         entrances: &CancellationToken,
-    ) -> Result<Self, Error> {
-        let mut units = Units {
-            context: context.clone(),
-            messages_bytes_max: config.messages_bytes_max,
-            flows: Vec::new(),
-            sinks: Vec::new(),
-            intervals: Vec::new(),
-            entrance: None,
-        };
+        backlogs: Backlogs,
+    ) -> Result<(Self, Change), Error> {
         let settings =
             Settings::new(Arc::clone(&config.environment), config.settings_base(), config.secrets_dir.clone());
-        let entering = Context { stopping: entrances.clone(), ..context.clone() };
-        let mut durables = Durables::read(context).await?;
-        let mut routes = Vec::new();
-        for one in &loaded.units {
-            let unit = registry.add(one.id.clone(), &one.digest, one.declared.clone());
-            match &one.manifest.spec {
-                Spec::Flow(flow) => {
-                    let ready = units.flow(one, flow, loaded, &mut durables, Arc::clone(&unit)).await?;
-                    units.flows.push(ready);
-                }
-                Spec::Sink(sink) => {
-                    let connector = sink_units::connect(one, sink, context, &settings);
-                    let in_flight = connector.as_ref().map_or(IN_FLIGHT_MAX, |connector| {
-                        sink_worker::in_flight_max(&connector.delivering(), sink.order_by.is_some())
-                    });
-                    // Also for a sink that cannot run: what comes meanwhile waits for it.
-                    let durable = durables.of_unit(&one.id, &sink.from, sink.start_from, in_flight).await?;
-                    unit.set_durable(durable.clone());
-                    if let Some(connector) = units.or_leave_out(connector, &unit, config)? {
-                        let ready = sink_units::build(one, sink, connector, durable, config, Arc::clone(&unit))?;
-                        units.sinks.push(ready);
-                    }
-                }
-                Spec::HttpIn(entrance) => {
-                    let route = ingress::route(one, entrance, config, &settings, loaded, Arc::clone(&unit));
-                    routes.extend(units.or_leave_out(route, &unit, config)?);
-                }
-                Spec::Source(Source { interval: Some(stated), to }) => {
-                    let source = interval::source::Source::new(entering.clone(), unit, stated, to.as_str())
-                        .map_err(|error| Error::Unit { unit: one.id.clone(), reason: error.to_string() })?;
-                    units.intervals.push((one.id.clone(), source));
-                }
-                Spec::Source(_) | Spec::Table(_) | Spec::Schema(_) | Spec::Test(_) => {}
+        let versions = Arc::new(Versions::new(Arc::clone(&context.store), &context.names));
+        let known = versions.runs().await?;
+        let current = known.into_iter().filter_map(|(id, run)| match run.last().digest.clone() {
+            Some(digest) => Some((id, Current { digest, file: None })),
+            None => {
+                let unit = registry.add(id, "", "no manifest".to_owned());
+                unit.set_state(State::Parked, None);
+                None
             }
-        }
-        for one in &loaded.left_out {
-            units.leave_out(one, &mut durables, registry).await?;
-        }
-        for (durable, waiting) in durables.without_unit() {
-            // They wait until the unit returns, and keep their room.
-            tracing::warn!(
-                durable,
-                waiting,
-                "no manifest declares the unit of this durable any more; its messages wait"
-            );
-        }
-        if !routes.is_empty() {
-            units.entrance = Some(ingress::bind(entering, routes, config).await?);
-        }
-        Ok(units)
-    }
-
-    /// A unit whose settings cannot be resolved is shown as failed and left out; the others run. `strict` stops the start.
-    fn or_leave_out<T>(
-        &self,
-        made: Result<T, Error>,
-        unit: &status::Unit,
-        config: &Config,
-    ) -> Result<Option<T>, Error> {
-        match made {
-            Ok(made) => Ok(Some(made)),
-            Err(Error::Unit { reason, .. }) if !config.strict => {
-                tracing::error!(unit = %unit.id, declared = unit.declared, "cannot run: {reason}");
-                unit.set_error("settings", &reason, self.context.clock.now());
-                unit.set_state(State::Failed, Some(reason));
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn flow(
-        &self,
-        one: &LoadedUnit,
-        flow: &Flow,
-        loaded: &Loaded,
-        durables: &mut Durables,
-        unit: Arc<status::Unit>,
-    ) -> Result<flow_worker::FlowUnit, Error> {
-        let durable = durables.of_unit(&one.id, &flow.from, flow.start_from, IN_FLIGHT_MAX).await?;
-        unit.set_durable(durable.clone());
-        let parts = transforms::Parts {
-            unit: one.id.clone(),
-            names: &self.context.names,
-            programs: &one.programs,
-            tables: &loaded.tables,
-            validators: &loaded.validators,
-            locate: Arc::clone(&one.locate),
+        });
+        let mut units = Units {
+            current: current.collect(),
+            shared: Arc::new(Shared {
+                context: context.clone(),
+                config: Arc::clone(config),
+                settings,
+                registry: Arc::clone(registry),
+                versions,
+                backlogs,
+            }),
+            entrances: entrances.clone(),
+            readers: BTreeMap::new(),
+            reading: JoinSet::new(),
+            sources: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            changer: None,
+            bringing: JoinSet::new(),
         };
-        Ok(flow_worker::FlowUnit {
-            id: one.id.clone(),
-            digest: unit.digest.clone(),
-            pipeline: Arc::new(transforms::build(flow, &parts)?),
-            durable,
-            message_bytes_max: streams::message_bytes_max(self.messages_bytes_max),
-            unit,
-        })
+        let change = units.apply(loaded).await?;
+        if config.strict
+            && let Some(unit) = registry.all().into_iter().find(|unit| unit.state() == State::Failed)
+        {
+            let reason = unit.view().reason.unwrap_or_default();
+            return Err(Error::Unit { unit: unit.id.clone(), reason });
+        }
+        Ok((units, change))
     }
 
-    /// Shows a unit that an error keeps from running. What it would read waits for it.
-    async fn leave_out(&self, one: &LeftOut, durables: &mut Durables, registry: &Registry) -> Result<(), Error> {
-        if registry.get(&one.id).is_some() {
-            return Ok(());
+    /// Follows another set of manifests. Dropped before it is done, the next one does the rest.
+    pub async fn apply(&mut self, loaded: Loaded) -> Result<Change, Error> {
+        if self.shared.config.strict && loaded.errors() > 0 {
+            return Err(Error::Strict { errors: loaded.errors() });
         }
-        let unit = registry.add(one.id.clone(), &[0; 32], format!("{}:{}", one.file.display(), one.line));
-        tracing::error!(unit = %unit.id, declared = unit.declared, "left out: {}", one.reason);
-        unit.set_error("manifest", &one.reason, self.context.clock.now());
+        let mut change = Change::default();
+        let first_error = loaded.first_error();
+        let wanted: BTreeMap<UnitId, Arc<LoadedUnit>> =
+            loaded.units.into_iter().map(|unit| (unit.id.clone(), Arc::new(unit))).collect();
+        let left_out: BTreeMap<UnitId, LeftOut> = loaded
+            .left_out
+            .into_iter()
+            .map(|one| (one.id.clone(), one))
+            .filter(|(id, _)| !wanted.contains_key(id))
+            .collect();
+        for (id, current) in &self.current {
+            if wanted.contains_key(id) {
+                continue;
+            }
+            let stays = loaded.documents == 0
+                || left_out.contains_key(id)
+                || hides(&loaded.faulty, &self.shared.config, current.file.as_deref());
+            if stays { &mut change.kept } else { &mut change.removed }.push(id.clone());
+        }
+        let kept = change.kept.iter().filter_map(|id| Some((id, self.current.get(id)?.digest.as_str())));
+        change.revision = revision(wanted.iter().map(|(id, unit)| (id, unit.digest.as_str())).chain(kept));
+        change.no = self.shared.versions.publish(&change.revision).await?.no;
+
+        let mut before = self.durables_before().await?;
+        let mut moving = Vec::new();
+        for (id, unit) in &wanted {
+            self.forget_manifest_error(id);
+            let same = self.current.get(id).is_some_and(|current| current.digest == unit.digest);
+            if same && self.runs(id) {
+                continue;
+            }
+            let known = self.runs(id);
+            if known { &mut change.changed } else { &mut change.added }.push(id.clone());
+            if is_reader(id) {
+                let version = Version::Running(Arc::clone(unit));
+                self.wish(id, Wish { no: change.no, version }, before.remove(id));
+                moving.push(id.clone());
+            } else {
+                self.shared.registry.add(id.clone(), &unit.digest, unit.declared.clone());
+            }
+        }
+        for id in change.kept.clone() {
+            if self.keep(&id, change.no).await? {
+                moving.push(id);
+            }
+        }
+        for (id, one) in &left_out {
+            if self.current.contains_key(id) {
+                continue;
+            }
+            self.leave_out(id, one, change.no, before.remove(id));
+            moving.extend(is_reader(id).then(|| id.clone()));
+        }
+        let late = self.late(&moving, change.no).await;
+        self.note(&wanted, |id| is_reader(id) && !late.contains(id));
+        for id in &change.kept {
+            let reason = left_out.get(id).map_or(first_error.as_str(), |one| one.reason.as_str());
+            if let Some(unit) = self.shared.registry.get(id) {
+                tracing::error!(unit = %id, "its last good version goes on: {reason}");
+                unit.set_error(MANIFEST_ERROR, reason, self.shared.context.clock.now());
+            }
+        }
+        if !late.is_empty() {
+            let units = late.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            return Err(Error::Readers { units });
+        }
+        self.change_sources(&wanted, &change).await?;
+        self.note(&wanted, |id| id.kind == UnitKind::Source);
+        if let Err(error) = self.change_entrance(&wanted, &change).await {
+            for id in change.added.iter().chain(&change.changed).filter(|id| id.kind == UnitKind::HttpIn) {
+                self.show_failed(id, &error.to_string());
+            }
+            return Err(error);
+        }
+        self.note(&wanted, |id| id.kind == UnitKind::HttpIn);
+        let shown = self.shared.registry.all().into_iter().map(|unit| unit.id.clone());
+        let declared = |id: &UnitId| wanted.contains_key(id) || left_out.contains_key(id) || change.kept.contains(id);
+        let gone: BTreeSet<UnitId> = shown.chain(change.removed.iter().cloned()).filter(|id| !declared(id)).collect();
+        for id in &gone {
+            self.current.remove(id);
+            if is_reader(id) {
+                self.wish(id, Wish { no: change.no, version: Version::Removed }, None);
+            } else {
+                self.routes.remove(id);
+                self.shared.registry.remove(id);
+            }
+        }
+        // One that does not stop in time is no reason to wait: it goes on by itself.
+        let gone: Vec<UnitId> = gone.into_iter().filter(is_reader).collect();
+        let late = self.late(&gone, change.no).await;
+        if !late.is_empty() {
+            tracing::warn!(?late, "removed units have not stopped yet");
+        }
+        Ok(change)
+    }
+
+    /// These are in effect.
+    fn note(&mut self, wanted: &BTreeMap<UnitId, Arc<LoadedUnit>>, which: impl Fn(&UnitId) -> bool) {
+        for (id, unit) in wanted.iter().filter(|(id, _)| which(id)) {
+            let file = unit.declared.rsplit_once(':').map(|(file, _)| file.to_owned());
+            self.current.insert(id.clone(), Current { digest: unit.digest.clone(), file });
+        }
+    }
+
+    fn runs(&self, id: &UnitId) -> bool {
+        self.readers.contains_key(id) || self.sources.contains_key(id) || self.routes.contains_key(id)
+    }
+
+    fn wish(&mut self, id: &UnitId, wish: Wish, before: Option<(u32, bus::DurableInfo)>) {
+        match self.readers.get(id) {
+            Some(reader) => reader.wish(wish),
+            None => {
+                let (reader, task) = Reader::new(Arc::clone(&self.shared), id.clone(), wish, before);
+                self.readers.insert(id.clone(), reader);
+                let id = id.clone();
+                self.reading.spawn(async move { (id, task.await) });
+            }
+        }
+    }
+
+    /// Waits until all of these are where publication `no` has them; answers which are not after [`READERS_WAIT`].
+    async fn late(&self, ids: &[UnitId], no: u64) -> Vec<UnitId> {
+        let readers = ids.iter().filter_map(|id| Some((id, self.readers.get(id)?)));
+        let waiting =
+            readers.map(|(id, reader)| async move { (id, timeout(READERS_WAIT, reader.reached(no)).await.is_ok()) });
+        join_all(waiting).await.into_iter().filter(|(_, there)| !there).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn show_failed(&self, id: &UnitId, reason: &str) {
+        let Some(unit) = self.shared.registry.get(id) else { return };
+        unit.set_error("settings", reason, self.shared.context.clock.now());
+        unit.set_state(State::Failed, Some(reason.to_owned()));
+    }
+
+    /// The durables of units that have no record yet. Asked only when nothing runs.
+    async fn durables_before(&self) -> Result<BTreeMap<UnitId, (u32, bus::DurableInfo)>, Error> {
+        if !self.readers.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        Ok(durables::newest(&self.shared.context).await?)
+    }
+
+    /// The last good version of a unit goes on. Answers whether that has yet to begin.
+    async fn keep(&mut self, id: &UnitId, no: u64) -> Result<bool, Error> {
+        if self.runs(id) {
+            return Ok(false);
+        }
+        let Some(digest) = self.current.get(id).map(|current| current.digest.clone()) else { return Ok(false) };
+        match contents::load(&self.shared.versions, &digest).await {
+            Ok(version) => {
+                let version = Version::Running(Arc::new(version));
+                self.wish(id, Wish { no, version }, None);
+                Ok(true)
+            }
+            Err(contents::Error::Bus(error)) => Err(error.into()),
+            Err(error) => {
+                let unit = self.shared.registry.add(id.clone(), &digest, "the last good version".to_owned());
+                unit.set_state(State::Failed, Some(error.to_string()));
+                Ok(false)
+            }
+        }
+    }
+
+    fn forget_manifest_error(&self, id: &UnitId) {
+        if let Some(unit) = self.shared.registry.get(id) {
+            unit.clear_error(MANIFEST_ERROR);
+        }
+    }
+
+    /// Shows a unit that an error keeps from running and that never ran. What it would read waits for it.
+    fn leave_out(&mut self, id: &UnitId, one: &LeftOut, no: u64, before: Option<(u32, bus::DurableInfo)>) {
+        let unit = self.shared.registry.add(id.clone(), "", format!("{}:{}", one.file.display(), one.line));
+        tracing::error!(unit = %id, declared = unit.declared, "left out: {}", one.reason);
+        unit.set_error(MANIFEST_ERROR, &one.reason, self.shared.context.clock.now());
         unit.set_state(State::Failed, Some(one.reason.clone()));
         if let Some((from, start)) = &one.reads {
-            unit.set_durable(durables.of_unit(&one.id, from, *start, IN_FLIGHT_MAX).await?);
+            let names = &self.shared.context.names;
+            let reads = parts::reads(names, id, from.as_slice().iter().map(|pattern| pattern.as_str()));
+            self.wish(id, Wish { no, version: Version::Waiting { reads, start: *start } }, before);
+        }
+    }
+
+    async fn change_sources(
+        &mut self,
+        wanted: &BTreeMap<UnitId, Arc<LoadedUnit>>,
+        change: &Change,
+    ) -> Result<(), Error> {
+        for id in change.removed.iter().chain(&change.changed) {
+            let Some(source) = self.sources.remove(id) else { continue };
+            source.stopping.cancel();
+            if timeout(SOURCE_STOP_MAX, source.ended).await.is_err() {
+                tracing::warn!(unit = %id, "the source does not stop in time");
+            }
+        }
+        for (id, unit) in change.added.iter().chain(&change.changed).filter_map(|id| Some((id, wanted.get(id)?))) {
+            let Spec::Source(Source { interval: Some(stated), to }) = &unit.manifest.spec else { continue };
+            let Some(line) = self.shared.registry.get(id) else { continue };
+            let stopping = self.entrances.child_token();
+            let context = Context { stopping: stopping.clone(), ..self.shared.context.clone() };
+            let source = match interval::source::Source::new(context, Arc::clone(&line), stated, to.as_str()) {
+                Ok(source) => source,
+                Err(error) => {
+                    self.fail(&line, &error.to_string())?;
+                    continue;
+                }
+            };
+            let (done, ended) = oneshot::channel();
+            let (own, id_of_task) = (stopping.clone(), id.clone());
+            self.bringing.spawn(async move {
+                let result = source.run().await.map_err(|error| error.to_string());
+                let _ = done.send(());
+                let result = if own.is_cancelled() { Ok(()) } else { result.and(Err("it ended by itself".to_owned())) };
+                (id_of_task, result)
+            });
+            self.sources.insert(id.clone(), RunningSource { stopping, ended });
         }
         Ok(())
     }
 
-    /// Readers first, then what brings messages.
-    pub fn start(self) -> Running {
-        let mut running = Running { sources: JoinSet::new(), workers: JoinSet::new() };
-        for sink in self.sinks {
-            let (context, id) = (self.context.clone(), sink.id.clone());
-            running.workers.spawn(async move {
-                let ended = sink_worker::run(context, sink).await;
-                (id, ended.map_err(|error| error.to_string()))
-            });
+    async fn change_entrance(
+        &mut self,
+        wanted: &BTreeMap<UnitId, Arc<LoadedUnit>>,
+        change: &Change,
+    ) -> Result<(), Error> {
+        let touched = change.added.iter().chain(&change.changed).chain(&change.removed);
+        if !touched.into_iter().any(|id| id.kind == UnitKind::HttpIn) {
+            return Ok(());
         }
-        for flow in self.flows {
-            let (context, id) = (self.context.clone(), flow.id.clone());
-            running.workers.spawn(async move {
-                let ended = flow_worker::run(context, flow).await;
-                (id, ended.map_err(|error| error.to_string()))
-            });
+        let mut units = self.routes.clone();
+        units.retain(|id, _| !change.removed.contains(id));
+        units.extend(
+            wanted
+                .iter()
+                .filter(|(id, _)| id.kind == UnitKind::HttpIn)
+                .map(|(id, unit)| (id.clone(), Arc::clone(unit))),
+        );
+        let mut routes = Vec::new();
+        for (id, unit) in &units {
+            let (Spec::HttpIn(stated), Some(line)) = (&unit.manifest.spec, self.shared.registry.get(id)) else {
+                continue;
+            };
+            let config = &self.shared.config;
+            match ingress::route(unit, stated, config, &self.shared.settings, Arc::clone(&line)) {
+                Ok(route) => routes.push(route),
+                Err(Error::Unit { reason, .. }) => self.fail(&line, &reason)?,
+                Err(error) => return Err(error),
+            }
         }
-        for (id, source) in self.intervals {
-            running.sources.spawn(async move { (id, source.run().await.map_err(|error| error.to_string())) });
+        self.routes = units;
+        if let Some(changer) = &self.changer {
+            return Ok(changer.change(routes).await?);
         }
-        if let Some(entrance) = self.entrance {
-            running.sources.spawn(async move {
-                entrance.run().await;
-                (UnitId::new(UnitKind::HttpIn, "*"), Ok(()))
-            });
+        if routes.is_empty() {
+            return Ok(());
         }
-        running
+        let context = Context { stopping: self.entrances.clone(), ..self.shared.context.clone() };
+        let stopping = self.entrances.clone();
+        let entrance = ingress::bind(context, routes, &self.shared.config).await?;
+        self.changer = Some(entrance.changer());
+        self.bringing.spawn(async move {
+            entrance.run().await;
+            let ended = if stopping.is_cancelled() { Ok(()) } else { Err("it ended by itself".to_owned()) };
+            (UnitId::new(UnitKind::HttpIn, "*"), ended)
+        });
+        Ok(())
     }
-}
 
-impl Running {
+    /// A unit that cannot run is shown as failed; the others run. `strict` stops the start.
+    fn fail(&self, unit: &status::Unit, reason: &str) -> Result<(), Error> {
+        if self.shared.config.strict {
+            return Err(Error::Unit { unit: unit.id.clone(), reason: reason.to_owned() });
+        }
+        tracing::error!(unit = %unit.id, declared = unit.declared, "cannot run: {reason}");
+        self.show_failed(&unit.id, reason);
+        Ok(())
+    }
+
+    /// Removes what former versions were made of, once nothing needs it.
+    pub async fn collect(&self) {
+        let current = self.current.values().map(|current| current.digest.clone());
+        let stored_before = self.shared.context.clock.now().minus(CONTENT_AGE_MIN);
+        match self.shared.versions.collect(current, stored_before).await {
+            Ok(0) => {}
+            Ok(contents) => tracing::debug!(contents, "contents of former versions removed"),
+            Err(error) => tracing::warn!("contents of former versions are removed later: {error}"),
+        }
+    }
+
     /// Completes when a unit ends that nobody told to end.
     pub async fn failed(&mut self) -> String {
-        let ended = tokio::select! {
-            Some(ended) = self.sources.join_next() => ended,
-            Some(ended) = self.workers.join_next() => ended,
-            // Nothing runs at all, such as an empty folder: then nothing can fail.
-            else => std::future::pending().await,
-        };
-        match ended {
-            Ok((unit, Ok(()))) => format!("{unit} ended by itself"),
-            Ok((unit, Err(error))) => format!("{unit}: {error}"),
-            Err(panic) => format!("a unit broke off: {panic}"),
+        loop {
+            let ended = tokio::select! {
+                Some(ended) = self.bringing.join_next() => ended,
+                Some(ended) = self.reading.join_next() => match ended {
+                    Ok((unit, Ok(()))) => Ok((unit, Err("it ended by itself".to_owned()))),
+                    other => other,
+                },
+                // Nothing runs at all, such as an empty folder: then nothing can fail.
+                else => std::future::pending().await,
+            };
+            match ended {
+                Ok((_, Ok(()))) => {}
+                Ok((unit, Err(error))) => return format!("{unit}: {error}"),
+                Err(panic) => return format!("a unit broke off: {panic}"),
+            }
         }
     }
 
     pub async fn entrances_ended(&mut self) {
-        all_ended(&mut self.sources).await;
+        all_ended(&mut self.bringing).await;
     }
 
     pub async fn workers_ended(&mut self) {
-        all_ended(&mut self.workers).await;
+        all_ended(&mut self.reading).await;
     }
+}
+
+/// The code of the error of a unit whose manifest cannot be used.
+const MANIFEST_ERROR: &str = "manifest";
+
+fn is_reader(id: &UnitId) -> bool {
+    matches!(id.kind, UnitKind::Flow | UnitKind::Sink)
+}
+
+/// Whether something with an error in it may still declare what `file` declared.
+fn hides(faulty: &BTreeSet<String>, config: &Config, file: Option<&str>) -> bool {
+    let root = config.manifests.display().to_string();
+    let holds = |place: &String| match file {
+        Some(file) => place == file || file.strip_prefix(place.as_str()).is_some_and(|rest| rest.starts_with('/')),
+        None => true,
+    };
+    faulty.contains(&root) || faulty.iter().any(holds)
+}
+
+/// SHA-256 over the sorted lines `<unit> <digest>`.
+fn revision<'a>(units: impl Iterator<Item = (&'a UnitId, &'a str)>) -> String {
+    let sorted: BTreeMap<&UnitId, &str> = units.collect();
+    let mut hash = Sha256::new();
+    for (id, digest) in sorted {
+        hash.update(format!("{id} {digest}\n"));
+    }
+    contents::hex(&hash.finalize().into())
 }
 
 async fn all_ended(tasks: &mut JoinSet<Ended>) {

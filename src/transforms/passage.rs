@@ -173,7 +173,7 @@ fn emit(stamp: &Stamp, message: &Stored, emissions: Vec<Emission>) -> Result<Vec
         let mut headers = message.headers.to_builder();
         let id = if single { business_id.clone() } else { format!("{business_id}/{nth}") };
         headers.set(message::ID, &id).set(message::REVISION, &stamp.digest).set(message::HOP, &hop);
-        headers.remove(message::ORIGIN);
+        headers.remove(message::ORIGIN).remove(message::SUBJECT);
         if dead_letter::was_dead(&message.headers) {
             dead_letter::forget(&mut headers);
         }

@@ -27,6 +27,8 @@ pub enum State {
     Paused,
     Stopping,
     Stopped,
+    /// Removed, while messages wait for its return.
+    Parked,
     /// Cannot run; the last error says why.
     Failed,
 }
@@ -58,7 +60,6 @@ pub enum Breaker {
 struct Changing {
     state: State,
     reason: Option<String>,
-    last_error: Option<LastError>,
     breaker: Option<Breaker>,
 }
 
@@ -80,6 +81,11 @@ impl fmt::Debug for Counter {
     }
 }
 
+/// A digest as people see it: its first 12 hex digits.
+pub fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
 /// One unit's line. Shared between the unit, which writes, and anybody, who reads.
 #[derive(Debug)]
 pub struct Unit {
@@ -90,8 +96,15 @@ pub struct Unit {
     pub declared: String,
     changing: Mutex<Changing>,
     durable: Mutex<Option<Durable>>,
-    window: Mutex<Window>,
     tap: Arc<Tap>,
+    counts: Arc<Counts>,
+    last_error: Arc<Mutex<Option<LastError>>>,
+}
+
+/// Counted on from version to version.
+#[derive(Debug)]
+struct Counts {
+    window: Mutex<Window>,
     received: Counter,
     emitted: Counter,
     dropped: Counter,
@@ -119,13 +132,27 @@ pub struct UnitView {
     pub breaker: Option<Breaker>,
 }
 
+impl Counts {
+    fn new(id: &UnitId) -> Self {
+        Counts {
+            window: Mutex::default(),
+            received: Counter::new("vejas_unit_received_total", id),
+            emitted: Counter::new("vejas_unit_emitted_total", id),
+            dropped: Counter::new("vejas_unit_dropped_total", id),
+            retried: Counter::new("vejas_unit_retries_total", id),
+            dead: Counter::new("vejas_unit_dead_letters_total", id),
+            refused: Counter::new("vejas_unit_refused_total", id),
+        }
+    }
+}
+
 macro_rules! counter {
     ($method:ident, $field:ident, $doc:literal) => {
         #[doc = $doc]
         pub fn $method(&self, count: u64) {
             if count > 0 {
-                self.$field.total.fetch_add(count, Relaxed);
-                self.$field.metric.increment(count);
+                self.counts.$field.total.fetch_add(count, Relaxed);
+                self.counts.$field.metric.increment(count);
             }
         }
     };
@@ -162,11 +189,33 @@ impl Unit {
             position: failure.position.clone(),
             sequence,
         };
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner).last_error = Some(error);
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// What was wrong is mended.
+    pub fn clear_error(&self, code: &str) {
+        let mut last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_error.as_ref().is_some_and(|error| error.code == code) {
+            *last_error = None;
+        }
     }
 
     pub fn set_breaker(&self, breaker: Breaker) {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner).breaker = Some(breaker);
+    }
+
+    /// For a second worker of the unit: counts, errors and listeners are the same, where it is in its life is its own business.
+    pub fn beside(&self) -> Arc<Unit> {
+        Arc::new(Unit {
+            id: self.id.clone(),
+            digest: self.digest.clone(),
+            declared: self.declared.clone(),
+            changing: Mutex::new(Changing { state: State::Starting, reason: None, breaker: None }),
+            durable: Mutex::new(None),
+            tap: Arc::clone(&self.tap),
+            counts: Arc::clone(&self.counts),
+            last_error: Arc::clone(&self.last_error),
+        })
     }
 
     /// Where it tells what becomes of each message, to those who listen.
@@ -175,12 +224,16 @@ impl Unit {
     }
 
     fn sample(&self, at: Duration) -> Sample {
-        Sample { at, received: self.received.total.load(Relaxed), emitted: self.emitted.total.load(Relaxed) }
+        Sample {
+            at,
+            received: self.counts.received.total.load(Relaxed),
+            emitted: self.counts.emitted.total.load(Relaxed),
+        }
     }
 
     /// Messages per second over the last seconds, as far as they were sampled. `at` is of the monotonic clock.
     pub fn rates(&self, at: Duration) -> Rates {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner).rates(self.sample(at))
+        self.counts.window.lock().unwrap_or_else(PoisonError::into_inner).rates(self.sample(at))
     }
 
     /// The durable the unit reads, once it exists.
@@ -200,13 +253,13 @@ impl Unit {
             reason: changing.reason,
             digest: self.digest.clone(),
             declared: self.declared.clone(),
-            received: self.received.total.load(Relaxed),
-            emitted: self.emitted.total.load(Relaxed),
-            dropped: self.dropped.total.load(Relaxed),
-            retried: self.retried.total.load(Relaxed),
-            dead: self.dead.total.load(Relaxed),
-            refused: self.refused.total.load(Relaxed),
-            last_error: changing.last_error,
+            received: self.counts.received.total.load(Relaxed),
+            emitted: self.counts.emitted.total.load(Relaxed),
+            dropped: self.counts.dropped.total.load(Relaxed),
+            retried: self.counts.retried.total.load(Relaxed),
+            dead: self.counts.dead.total.load(Relaxed),
+            refused: self.counts.refused.total.load(Relaxed),
+            last_error: self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             breaker: changing.breaker,
         }
     }
@@ -219,34 +272,35 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Adds a unit, or replaces one of the same name; who listens to that goes on with the new one.
-    pub fn add(&self, id: UnitId, digest: &[u8; 32], declared: String) -> Arc<Unit> {
-        let digest = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    /// Adds a unit, or replaces its former version: who listens to that goes on with the new one, and its counts go on.
+    pub fn add(&self, id: UnitId, digest: &str, declared: String) -> Arc<Unit> {
         let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
-        let tap = units.get(&id).map(|replaced| Arc::clone(&replaced.tap)).unwrap_or_default();
+        let former = units.get(&id);
+        let tap = former.map(|former| Arc::clone(&former.tap)).unwrap_or_default();
+        let counts = former.map_or_else(|| Arc::new(Counts::new(&id)), |former| Arc::clone(&former.counts));
         let unit = Arc::new(Unit {
-            digest,
+            digest: short(digest).to_owned(),
             declared,
-            changing: Mutex::new(Changing { state: State::Starting, reason: None, last_error: None, breaker: None }),
+            changing: Mutex::new(Changing { state: State::Starting, reason: None, breaker: None }),
+            last_error: Arc::default(),
             durable: Mutex::new(None),
-            window: Mutex::default(),
             tap,
-            received: Counter::new("vejas_unit_received_total", &id),
-            emitted: Counter::new("vejas_unit_emitted_total", &id),
-            dropped: Counter::new("vejas_unit_dropped_total", &id),
-            retried: Counter::new("vejas_unit_retries_total", &id),
-            dead: Counter::new("vejas_unit_dead_letters_total", &id),
-            refused: Counter::new("vejas_unit_refused_total", &id),
+            counts,
             id: id.clone(),
         });
         units.insert(id, Arc::clone(&unit));
         unit
     }
 
+    /// The unit is removed.
+    pub fn remove(&self, id: &UnitId) {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
     /// Takes one sample of every unit; see [`super::rates`].
     pub fn sample(&self, at: Duration) {
         for unit in self.all() {
-            unit.window.lock().unwrap_or_else(PoisonError::into_inner).add(unit.sample(at));
+            unit.counts.window.lock().unwrap_or_else(PoisonError::into_inner).add(unit.sample(at));
         }
     }
 

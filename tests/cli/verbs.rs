@@ -52,6 +52,16 @@ fn explain_prints_the_page_of_a_code_in_any_case() {
 }
 
 #[test]
+fn a_check_of_nothing_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("notes.txt"), "").unwrap();
+    let run = vejas(folder.path(), &["check", "."], None);
+    assert_eq!(run.stdout, "no problems in 0 manifests\n");
+    assert_eq!(run.stderr, "warning: there are no manifests (.yaml, .yml) in .\n");
+    assert_eq!(run.code, 0);
+}
+
+#[test]
 fn explain_knows_functions_kinds_and_fields() {
     let run = vejas(here(), &["explain", "functions"], None);
     assert!(run.stdout.lines().any(|line| line.starts_with("table ")), "{}", run.stdout);

@@ -14,7 +14,7 @@ pub async fn each_durable_gets_what_its_filters_match_in_order<F: Fixture>(fixtu
     let wanted: [(&[&str], &[u64]); 4] =
         [(&["a.>"], &[1, 2, 4]), (&["a.*"], &[1, 4]), (&["b.x", "a.y.z"], &[2, 3]), (&["*.x"], &[1, 3])];
     for (n, (filters, _)) in wanted.iter().enumerate() {
-        let config = DurableConfig { name: format!("d{n}"), ..durable_config(filters) };
+        let config = DurableConfig { name: format!("d{n}"), ..durable_config::<F>(filters) };
         durables.push(bus.ensure_durable(STREAM, config).await.unwrap());
     }
     for subject in ["a.x", "a.y.z", "b.x", "a.w"] {
@@ -38,7 +38,7 @@ pub async fn a_new_durable_begins_where_it_is_told<F: Fixture>(fixture: &mut F) 
     make_stream(fixture).await;
     for n in 0..4 {
         publish(fixture, "a.x", &n.to_string()).await;
-        fixture.advance(Duration::from_secs(10)).await;
+        fixture.advance(F::PACE).await;
     }
     let times: Vec<Timestamp> =
         fixture.bus().read(STREAM, 1, &[], 10).await.unwrap().iter().map(|stored| stored.time).collect();
@@ -52,7 +52,7 @@ pub async fn a_new_durable_begins_where_it_is_told<F: Fixture>(fixture: &mut F) 
     ];
     let mut durables = Vec::new();
     for (n, (start, _)) in starts.iter().enumerate() {
-        let config = DurableConfig { name: format!("d{n}"), start: *start, ..durable_config(&["a.>"]) };
+        let config = DurableConfig { name: format!("d{n}"), start: *start, ..durable_config::<F>(&["a.>"]) };
         durables.push(fixture.bus().ensure_durable(STREAM, config).await.unwrap());
     }
     publish(fixture, "a.x", "5").await;
@@ -77,13 +77,16 @@ pub async fn unanswered_messages_come_again_after_the_ack_wait<F: Fixture>(fixtu
     publish_many(fixture, "a.x", 3).await;
     pull_exactly(fixture, &durable, 3).await;
     acknowledge(fixture, &durable, &[2]).await;
-    fixture.advance(ACK_WAIT - Duration::from_millis(1)).await;
+    fixture.advance(F::ACK_WAIT - F::GRAIN).await;
     nothing_comes(fixture, &durable).await;
     let pulling = tokio::spawn(fixture.bus().pull(&durable, 10, usize::MAX, SOON));
-    fixture.advance(Duration::from_millis(1)).await;
-    assert_eq!(attempts(&pulling.await.unwrap().unwrap()), [(1, 2), (3, 2)]);
+    fixture.advance(F::GRAIN).await;
+    let mut again = pulling.await.unwrap().unwrap();
+    // They were handed out one after the other, and so they time out.
+    again.extend(pull_exactly(fixture, &durable, 2 - again.len()).await);
+    assert_eq!(attempts(&again), [(1, 2), (3, 2)]);
     acknowledge(fixture, &durable, &[1]).await;
-    fixture.advance(ACK_WAIT).await;
+    fixture.advance(F::ACK_WAIT).await;
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 1).await), [(3, 3)]);
 }
 
@@ -93,11 +96,11 @@ pub async fn in_progress_keeps_a_message_from_coming_again<F: Fixture>(fixture: 
     publish_many(fixture, "a.x", 2).await;
     pull_exactly(fixture, &durable, 2).await;
     for _ in 0..3 {
-        fixture.advance(ACK_WAIT - Duration::from_secs(1)).await;
+        fixture.advance(F::ACK_WAIT * 2 / 3).await;
         fixture.bus().in_progress(&durable, &[1]).await.unwrap();
     }
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 1).await), [(2, 2)]);
-    fixture.advance(ACK_WAIT - Duration::from_secs(1)).await;
+    fixture.advance(F::ACK_WAIT * 2 / 3).await;
     nothing_comes(fixture, &durable).await;
 }
 
@@ -107,13 +110,13 @@ pub async fn a_put_off_message_comes_again_after_its_delay<F: Fixture>(fixture: 
     publish_many(fixture, "a.x", 3).await;
     pull_exactly(fixture, &durable, 3).await;
     acknowledge(fixture, &durable, &[3]).await;
-    fixture.bus().put_off(&durable, 1, Duration::from_secs(60)).await.unwrap();
+    fixture.bus().put_off(&durable, 1, F::PUT_OFF).await.unwrap();
     fixture.bus().put_off(&durable, 2, Duration::ZERO).await.unwrap();
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 1).await), [(2, 2)]);
     acknowledge(fixture, &durable, &[2]).await;
-    fixture.advance(Duration::from_secs(59)).await;
+    fixture.advance(F::PUT_OFF - F::GRAIN).await;
     nothing_comes(fixture, &durable).await;
-    fixture.advance(Duration::from_secs(1)).await;
+    fixture.advance(F::GRAIN).await;
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 1).await), [(1, 2)]);
 }
 
@@ -153,18 +156,19 @@ pub async fn put_off_messages_keep_their_time_over_a_restart<F: Fixture>(fixture
     let durable = make_durable(fixture, &["a.>"]).await;
     publish(fixture, "a.x", "1").await;
     pull_exactly(fixture, &durable, 1).await;
-    fixture.bus().put_off(&durable, 1, Duration::from_secs(60)).await.unwrap();
-    fixture.advance(Duration::from_secs(30)).await;
+    fixture.bus().put_off(&durable, 1, F::PUT_OFF).await.unwrap();
+    fixture.advance(F::PUT_OFF / 2).await;
     fixture.reopen().await;
     nothing_comes(fixture, &durable).await;
-    assert_eq!(fixture.bus().durable(&durable).await.unwrap().redelivering, 1);
-    fixture.advance(Duration::from_secs(30)).await;
+    let info = fixture.bus().durable(&durable).await.unwrap();
+    assert_eq!((info.in_flight + info.redelivering, info.pending), (1, 0));
+    fixture.advance(F::PUT_OFF / 2).await;
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 1).await), [(1, 2)]);
 }
 
 pub async fn no_more_than_the_in_flight_limit_is_out<F: Fixture>(fixture: &mut F) {
     make_stream(fixture).await;
-    let config = DurableConfig { in_flight_max: 3, ..durable_config(&["a.>"]) };
+    let config = DurableConfig { in_flight_max: 3, ..durable_config::<F>(&["a.>"]) };
     let durable = fixture.bus().ensure_durable(STREAM, config).await.unwrap();
     publish_many(fixture, "a.x", 5).await;
     assert_eq!(sequences(&pull_exactly(fixture, &durable, 3).await), [1, 2, 3]);
@@ -172,28 +176,32 @@ pub async fn no_more_than_the_in_flight_limit_is_out<F: Fixture>(fixture: &mut F
     tokio::task::yield_now().await;
     acknowledge(fixture, &durable, &[2]).await;
     assert_eq!(sequences(&pulling.await.unwrap().unwrap()), [4]);
-    fixture.bus().ensure_durable(STREAM, durable_config(&["a.>"])).await.unwrap();
+    fixture.bus().ensure_durable(STREAM, durable_config::<F>(&["a.>"])).await.unwrap();
     assert_eq!(sequences(&pull_exactly(fixture, &durable, 1).await), [5]);
 }
 
 pub async fn a_pull_keeps_to_its_bytes_but_gives_at_least_one<F: Fixture>(fixture: &mut F) {
     make_stream(fixture).await;
     let durable = make_durable(fixture, &["a.>"]).await;
-    publish_many(fixture, "a.x", 5).await;
-    let size = message("a.x", "0").size_bytes();
+    // Large, because an adapter may count what it adds to a message.
+    let payload = "x".repeat(4000);
+    let messages = vec![message("a.x", &payload); 5];
+    let two_and_a_half = 5 * messages[0].size_bytes() / 2;
     let bus = fixture.bus();
-    assert_eq!(sequences(&bus.pull(&durable, 10, 2 * size + 1, SOON).await.unwrap()), [1, 2]);
+    bus.publish_batch(Batch { stream: STREAM.into(), messages, expected: Vec::new() }).await.unwrap();
+    assert_eq!(sequences(&bus.pull(&durable, 10, two_and_a_half, SOON).await.unwrap()), [1, 2]);
     assert_eq!(sequences(&bus.pull(&durable, 10, 1, SOON).await.unwrap()), [3]);
     fixture.reopen().await;
+    fixture.advance(F::ACK_WAIT).await;
     let bus = fixture.bus();
-    assert_eq!(attempts(&bus.pull(&durable, 10, 2 * size + 1, SOON).await.unwrap()), [(1, 2), (2, 2)]);
+    assert_eq!(attempts(&bus.pull(&durable, 10, two_and_a_half, SOON).await.unwrap()), [(1, 2), (2, 2)]);
     assert_eq!(attempts(&bus.pull(&durable, 10, 1, SOON).await.unwrap()), [(3, 2)]);
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 2).await), [(4, 1), (5, 1)]);
 }
 
 pub async fn a_durable_far_behind_gets_everything_in_order<F: Fixture>(fixture: &mut F) {
     make_stream(fixture).await;
-    let config = DurableConfig { in_flight_max: 100, ..durable_config(&["a.x", "a.y"]) };
+    let config = DurableConfig { in_flight_max: 100, ..durable_config::<F>(&["a.x", "a.y"]) };
     let durable = fixture.bus().ensure_durable(STREAM, config).await.unwrap();
     let mut wanted = Vec::new();
     for round in 0..12 {
@@ -249,10 +257,10 @@ pub async fn ensuring_a_durable_is_idempotent_and_keeps_filters<F: Fixture>(fixt
     let durable = make_durable(fixture, &["a.>", "b.x"]).await;
     publish_many(fixture, "a.x", 2).await;
     acknowledge(fixture, &durable, &sequences(&pull_exactly(fixture, &durable, 2).await)).await;
-    let changed = DurableConfig { in_flight_max: 7, ..durable_config(&["b.x", "a.>"]) };
+    let changed = DurableConfig { in_flight_max: 7, ..durable_config::<F>(&["b.x", "a.>"]) };
     assert_eq!(bus.ensure_durable(STREAM, changed).await.unwrap(), durable);
     nothing_comes(fixture, &durable).await;
-    let error = refused(bus.ensure_durable(STREAM, durable_config(&["a.>"])).await);
+    let error = refused(bus.ensure_durable(STREAM, durable_config::<F>(&["a.>"])).await);
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
     fixture.reopen().await;
     let info = fixture.bus().durable(&durable).await.unwrap();
@@ -279,10 +287,10 @@ pub async fn the_state_of_a_durable_is_told<F: Fixture>(fixture: &mut F) {
     make_stream(fixture).await;
     let durable = make_durable(fixture, &["a.>"]).await;
     publish(fixture, "b.x", "foreign").await;
-    fixture.advance(Duration::from_secs(1)).await;
+    fixture.advance(F::PACE).await;
     for n in 0..5 {
         publish(fixture, "a.x", &n.to_string()).await;
-        fixture.advance(Duration::from_millis(100)).await;
+        fixture.advance(F::PACE).await;
     }
     let times: Vec<Timestamp> =
         fixture.bus().read(STREAM, 1, &[], 10).await.unwrap().iter().map(|stored| stored.time).collect();
@@ -294,8 +302,12 @@ pub async fn the_state_of_a_durable_is_told<F: Fixture>(fixture: &mut F) {
     acknowledge(fixture, &durable, &[2]).await;
     bus.put_off(&durable, 3, SOON).await.unwrap();
     let info = bus.durable(&durable).await.unwrap();
-    assert_eq!((info.ack_floor, info.delivered, info.in_flight), (2, 4, 1));
-    assert_eq!((info.redelivering, info.pending), (1, 2));
+    assert_eq!((info.ack_floor, info.delivered, info.pending), (2, 4, 2));
+    // One is out, one is put off; not every bus tells these apart.
+    assert_eq!(info.in_flight + info.redelivering, 2);
+    if bus.settles_atomically() {
+        assert_eq!((info.in_flight, info.redelivering), (1, 1));
+    }
     assert_eq!(info.oldest_unacknowledged, Some(times[2]));
     assert_eq!(bus.durables(STREAM).await.unwrap(), [info]);
     acknowledge(fixture, &durable, &[3, 4]).await;
@@ -310,7 +322,7 @@ pub async fn a_late_acknowledgement_counts<F: Fixture>(fixture: &mut F) {
     let durable = make_durable(fixture, &["a.>"]).await;
     publish(fixture, "a.x", "1").await;
     pull_exactly(fixture, &durable, 1).await;
-    fixture.advance(ACK_WAIT * 2).await;
+    fixture.advance(F::ACK_WAIT * 2).await;
     acknowledge(fixture, &durable, &[1]).await;
     nothing_comes(fixture, &durable).await;
 }

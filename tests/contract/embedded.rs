@@ -4,12 +4,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use vejas::bus::embedded::{Embedded, Options};
-use vejas::ports::bus::Bus;
+use vejas::flow::message::{MESSAGE_BYTES_MAX, Outgoing};
+use vejas::ports::bus::{Bus, StreamConfig};
 use vejas::ports::clock::Clock;
 use vejas::ports::store::Store;
 use vejas::time::Timestamp;
 
-use crate::Fixture;
+use crate::{Fixture, message, stream_config};
+
+/// What the entrance admits at most, and its dead letter, which is larger by what is known of the failure.
+#[tokio::test]
+async fn the_largest_message_and_its_dead_letter_are_stored_and_survive_a_restart() {
+    let mut fixture = EmbeddedFixture::new();
+    let largest = MESSAGE_BYTES_MAX + (64 << 10);
+    let limits = StreamConfig { bytes_max: 1 << 30, message_bytes_max: largest, ..stream_config::<EmbeddedFixture>() };
+    fixture.bus().ensure_stream(limits.clone()).await.unwrap();
+    let stream: Arc<str> = limits.name.as_str().into();
+    let payload = vec![b'x'; largest - message("a.b", "").size_bytes()];
+    let message = Outgoing { payload: payload.clone().into(), ..message("a.b", "") };
+    assert_eq!(message.size_bytes(), largest);
+    let sequence = fixture.bus().publish(&stream, message, None).await.unwrap().sequence;
+    fixture.reopen().await;
+    let read = fixture.bus().read(&stream, sequence, &[], 1).await.unwrap();
+    assert!(read[0].payload == payload);
+}
 
 struct ManualClock(Mutex<Duration>);
 
@@ -39,6 +57,15 @@ impl EmbeddedFixture {
 }
 
 impl Fixture for EmbeddedFixture {
+    const ACK_WAIT: Duration = Duration::from_secs(3);
+    const WINDOW: Duration = Duration::from_secs(120);
+    const PUT_OFF: Duration = Duration::from_secs(60);
+    const BUCKET_TTL: Duration = Duration::from_secs(10);
+    const ENTRY_TTL: Duration = Duration::from_secs(5);
+    const EXPIRY_LAG: Duration = Duration::ZERO;
+    const GRAIN: Duration = Duration::from_millis(1);
+    const PACE: Duration = Duration::from_millis(100);
+
     fn bus(&self) -> Arc<dyn Bus> {
         self.bus.clone()
     }

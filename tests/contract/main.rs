@@ -6,6 +6,8 @@
 
 mod durable;
 mod embedded;
+#[cfg(feature = "full")]
+mod nats;
 mod publish;
 mod read;
 mod settle;
@@ -17,13 +19,30 @@ use std::time::Duration;
 use bytes::Bytes;
 use vejas::flow::message::{Headers, Outgoing};
 use vejas::ports::bus::{
-    Batch, Bus, Delivery, Durable, DurableConfig, Error, Expected, PubAck, Settlement, Start, StreamConfig,
+    BATCH_MESSAGES_MAX, Batch, Bus, Delivery, Durable, DurableConfig, Error, Expected, PubAck, Settlement, Start,
+    StreamConfig,
 };
 use vejas::ports::store::Store;
 
-/// An empty bus and store with a clock that the test turns.
+/// An empty bus and store with a clock that the test turns, or that runs by itself: then waits are short and inexact.
 #[allow(async_fn_in_trait)] // Only this suite implements and calls it.
 pub trait Fixture {
+    /// The ack wait of durables.
+    const ACK_WAIT: Duration;
+    /// How long a stream remembers transport ids.
+    const WINDOW: Duration;
+    /// How long a message is put off.
+    const PUT_OFF: Duration;
+    /// Time to live of a bucket, and of an entry; the latter is the shorter.
+    const BUCKET_TTL: Duration;
+    const ENTRY_TTL: Duration;
+    /// How long after its time an entry may still be there.
+    const EXPIRY_LAG: Duration;
+    /// The shortest time that can be told from none.
+    const GRAIN: Duration;
+    /// Between messages that have to differ in time.
+    const PACE: Duration;
+
     fn bus(&self) -> Arc<dyn Bus>;
     fn store(&self) -> Arc<dyn Store>;
     /// Ends the adapter and starts it again on what it has stored.
@@ -36,22 +55,20 @@ pub trait Fixture {
 pub const SOON: Duration = Duration::from_secs(10);
 /// How long a pull looks when nothing is expected to come.
 pub const BRIEF: Duration = Duration::from_millis(40);
-pub const ACK_WAIT: Duration = Duration::from_secs(3);
-pub const WINDOW: Duration = Duration::from_secs(120);
 pub const STREAM: &str = "S";
 
-pub fn stream_config() -> StreamConfig {
+pub fn stream_config<F: Fixture>() -> StreamConfig {
     StreamConfig {
         name: STREAM.into(),
         subjects: vec!["a.>".into(), "b.*".into()],
         bytes_max: 1 << 30,
         message_bytes_max: 64 * 1024,
-        duplicate_window: WINDOW,
+        duplicate_window: F::WINDOW,
     }
 }
 
 pub async fn make_stream<F: Fixture>(fixture: &F) -> Arc<str> {
-    fixture.bus().ensure_stream(stream_config()).await.unwrap();
+    fixture.bus().ensure_stream(stream_config::<F>()).await.unwrap();
     STREAM.into()
 }
 
@@ -70,11 +87,15 @@ pub async fn publish<F: Fixture>(fixture: &F, subject: &str, payload: &str) -> u
     ack.sequence
 }
 
-/// Publishes `count` messages to a subject in one batch, with their numbers as payloads.
+/// Publishes `count` messages to a subject, with their numbers as payloads.
 pub async fn publish_many<F: Fixture>(fixture: &F, subject: &str, count: usize) -> Vec<u64> {
-    let messages = (0..count).map(|n| message(subject, &n.to_string())).collect();
-    let batch = Batch { stream: STREAM.into(), messages, expected: Vec::new() };
-    sequences_of(&fixture.bus().publish_batch(batch).await.unwrap())
+    let messages: Vec<Outgoing> = (0..count).map(|n| message(subject, &n.to_string())).collect();
+    let mut sequences = Vec::new();
+    for messages in messages.chunks(BATCH_MESSAGES_MAX) {
+        let batch = Batch { stream: STREAM.into(), messages: messages.to_vec(), expected: Vec::new() };
+        sequences.extend(sequences_of(&fixture.bus().publish_batch(batch).await.unwrap()));
+    }
+    sequences
 }
 
 pub fn sequences_of(acks: &[PubAck]) -> Vec<u64> {
@@ -85,18 +106,18 @@ pub fn expected(subject: &str, last: u64) -> Expected {
     Expected { subject: subject.into(), last }
 }
 
-pub fn durable_config(filters: &[&str]) -> DurableConfig {
+pub fn durable_config<F: Fixture>(filters: &[&str]) -> DurableConfig {
     DurableConfig {
         name: "d".into(),
         filters: filters.iter().map(|filter| (*filter).to_owned()).collect(),
         start: Start::First,
-        ack_wait: ACK_WAIT,
+        ack_wait: F::ACK_WAIT,
         in_flight_max: 1000,
     }
 }
 
 pub async fn make_durable<F: Fixture>(fixture: &F, filters: &[&str]) -> Durable {
-    fixture.bus().ensure_durable(STREAM, durable_config(filters)).await.unwrap()
+    fixture.bus().ensure_durable(STREAM, durable_config::<F>(filters)).await.unwrap()
 }
 
 pub async fn pull<F: Fixture>(fixture: &F, durable: &Durable, messages_max: usize, wait: Duration) -> Vec<Delivery> {

@@ -1,7 +1,5 @@
 //! Reading by sequence, subject and time; removing.
 
-use std::time::Duration;
-
 use vejas::flow::message::Stored;
 
 use crate::*;
@@ -65,12 +63,12 @@ pub async fn times_are_found_by_sequence<F: Fixture>(fixture: &mut F) {
     let bus = fixture.bus();
     for n in 0..20 {
         publish(fixture, "a.x", &n.to_string()).await;
-        fixture.advance(Duration::from_secs(1)).await;
+        fixture.advance(F::PACE).await;
     }
     let stored = bus.read(STREAM, 1, &[], 100).await.unwrap();
     for stored in &stored {
         assert_eq!(bus.sequence_at(STREAM, stored.time).await.unwrap(), stored.sequence);
-        let later = stored.time.plus(Duration::from_millis(500));
+        let later = stored.time.plus(F::PACE / 2);
         assert_eq!(bus.sequence_at(STREAM, later).await.unwrap(), stored.sequence + 1);
     }
     assert_eq!(bus.sequence_at(STREAM, stored[0].time.minus(SOON)).await.unwrap(), 1);
@@ -100,7 +98,7 @@ pub async fn removed_messages_are_gone_everywhere<F: Fixture>(fixture: &mut F) {
     make_stream(fixture).await;
     let bus = fixture.bus();
     let durable = make_durable(fixture, &["a.>"]).await;
-    let late = DurableConfig { name: "late".into(), ..durable_config(&["a.x"]) };
+    let late = DurableConfig { name: "late".into(), ..durable_config::<F>(&["a.x"]) };
     publish_many(fixture, "a.x", 5).await;
     publish(fixture, "a.y", "6").await;
     assert_eq!(sequences(&pull(fixture, &durable, 1, SOON).await), [1]);
@@ -115,7 +113,7 @@ pub async fn removed_messages_are_gone_everywhere<F: Fixture>(fixture: &mut F) {
         assert_eq!(bus.last(STREAM, "a.x").await.unwrap().unwrap().sequence, 4);
         fixture.reopen().await;
     }
-    fixture.advance(ACK_WAIT).await;
+    fixture.advance(F::ACK_WAIT).await;
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 3).await), [(2, 1), (4, 1), (6, 1)]);
     let late = fixture.bus().ensure_durable(STREAM, late).await.unwrap();
     assert_eq!(sequences(&pull_exactly(fixture, &late, 2).await), [2, 4]);

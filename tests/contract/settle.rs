@@ -35,7 +35,7 @@ pub async fn outputs_and_acknowledgements_go_together<F: Fixture>(fixture: &mut 
     let acks = fixture.bus().settle(settlement).await.unwrap();
     assert_eq!(sequences_of(&acks), [3, 4, 5, 6]);
     fixture.reopen().await;
-    fixture.advance(ACK_WAIT * 2).await;
+    fixture.advance(F::ACK_WAIT * 2).await;
     nothing_comes(fixture, &durable).await;
     assert_eq!(fixture.bus().read(STREAM, 3, &["b.*".into()], 10).await.unwrap()[0].payload, "4");
 }
@@ -53,7 +53,7 @@ pub async fn a_failing_condition_leaves_inputs_unacknowledged_and_outputs_absent
         assert_eq!(fixture.bus().stream(STREAM).await.unwrap().last, 2);
         assert_eq!(fixture.store().get("B", "k").await.unwrap(), None);
     }
-    fixture.advance(ACK_WAIT).await;
+    fixture.advance(F::ACK_WAIT).await;
     assert_eq!(attempts(&pull_exactly(fixture, &durable, 2).await), [(1, 2), (2, 2)]);
 }
 
@@ -69,7 +69,7 @@ pub async fn a_failing_store_write_refuses_the_whole_settlement<F: Fixture>(fixt
         assert_eq!(fixture.bus().stream(STREAM).await.unwrap().last, 2);
         assert_eq!(fixture.store().get("B", "new").await.unwrap(), None);
     }
-    fixture.advance(ACK_WAIT).await;
+    fixture.advance(F::ACK_WAIT).await;
     pull_exactly(fixture, &durable, 2).await;
 }
 

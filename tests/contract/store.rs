@@ -1,7 +1,5 @@
 //! Buckets: conditions, expiry, lists, watches.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -85,16 +83,16 @@ pub async fn concurrent_creators_have_one_winner<F: Fixture>(fixture: &mut F) {
 
 pub async fn entries_expire_by_the_bucket_or_by_themselves<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
-    store.ensure_bucket("B", Some(Duration::from_secs(10))).await.unwrap();
+    store.ensure_bucket("B", Some(F::BUCKET_TTL)).await.unwrap();
     create(fixture, "bucket", "1").await;
-    let own = Write { ttl: Some(Duration::from_secs(2)), ..put("own", "1", Condition::Absent) };
+    let own = Write { ttl: Some(F::ENTRY_TTL), ..put("own", "1", Condition::Absent) };
     let revision = won(write(fixture, own).await);
-    fixture.advance(Duration::from_secs(2)).await;
+    fixture.advance(F::ENTRY_TTL + F::EXPIRY_LAG).await;
     assert_eq!(value(fixture, "own").await, None);
     assert!(matches!(write(fixture, put("own", "2", Condition::Revision(revision))).await, Outcome::Lost(None)));
     create(fixture, "own", "3").await;
     fixture.reopen().await;
-    fixture.advance(Duration::from_secs(8)).await;
+    fixture.advance(F::BUCKET_TTL - F::ENTRY_TTL).await;
     assert_eq!(value(fixture, "bucket").await, None);
     assert_eq!(value(fixture, "own").await.unwrap(), "3");
     let left = fixture.store().list("B", "", None, 10).await.unwrap();
@@ -163,15 +161,15 @@ pub async fn a_watcher_hears_of_expiry<F: Fixture>(fixture: &mut F) {
     bucket(fixture).await;
     let mut watch = fixture.store().watch("B", "");
     assert_eq!(next(&mut watch).await, Change::CaughtUp);
-    let ttl = Some(Duration::from_secs(5));
+    let ttl = Some(F::ENTRY_TTL);
     let revision = won(write(fixture, Write { ttl, ..put("k", "1", Condition::Absent) }).await);
     next(&mut watch).await;
-    fixture.advance(Duration::from_secs(3)).await;
+    fixture.advance(F::ENTRY_TTL * 3 / 5).await;
     won(write(fixture, Write { ttl, ..put("k", "2", Condition::Revision(revision)) }).await);
     assert_eq!(shown(next(&mut watch).await), ("k".into(), Some("2".into())));
-    fixture.advance(Duration::from_secs(3)).await;
+    fixture.advance(F::ENTRY_TTL * 3 / 5).await;
     assert_eq!(value(fixture, "k").await.unwrap(), "2");
-    fixture.advance(Duration::from_secs(2)).await;
+    fixture.advance(F::ENTRY_TTL * 2 / 5).await;
     assert_eq!(shown(next(&mut watch).await), ("k".into(), None));
 }
 

@@ -5,6 +5,9 @@
 mod changes;
 mod crash;
 mod main_job;
+#[path = "../../bench/support/mod.rs"]
+mod programs;
+mod reload;
 mod seeing;
 mod shutdown;
 #[path = "../support/mod.rs"]

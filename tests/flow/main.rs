@@ -5,11 +5,15 @@
 
 mod stage;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use vejas::flow::dead_letter;
 use vejas::flow::message::{HOP, ID, REVISION, SOURCE};
+use vejas::runtime::contents::Piece;
 use vejas::runtime::trim;
+use vejas::runtime::versions::Versions;
+use vejas::time::Timestamp;
 use vejas::unit::status::State;
 
 use stage::{Limits, Stage};
@@ -140,6 +144,8 @@ async fn a_full_stream_is_worked_off_because_entering_stops_before_settling_does
         out = stage.unit("flow/f").emitted;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    // What was settled since the last look.
+    trim::once(&stage.context, Duration::ZERO).await.unwrap();
     assert!(stage.try_publish("in", &payload).await.is_ok(), "there is room again");
     stage.stop().await;
 }
@@ -200,5 +206,33 @@ async fn stopping_finishes_what_is_in_hand_and_the_next_start_repeats_nothing() 
     numbers.sort();
     numbers.dedup();
     assert_eq!((out.len(), numbers.len()), (5_000, 5_000));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contents_that_no_record_names_are_removed_and_those_of_a_version_that_runs_stay() {
+    let table = "
+apiVersion: vejas/v1
+kind: Table
+metadata: { name: t }
+spec: { rows: { a: { rate: 1 } } }
+---";
+    let manifest = flow("    - lookup: { table: t, key: to_string!(.k), into: found }");
+    let stage = Stage::start(&format!("{table}{manifest}"), Limits::default()).await;
+    let versions = Versions::new(stage.context.store.clone(), &stage.context.names);
+    let orphan = Arc::new(Piece { digest: "00".to_owned(), bytes: vec![7; 1_200_000].into() });
+    versions.store_contents(std::slice::from_ref(&orphan)).await.unwrap();
+    assert_eq!(versions.content("00").await.unwrap().unwrap(), orphan.bytes);
+    let (_, run) = versions.runs().await.unwrap().remove(0);
+    let digest = run.last().digest.clone().unwrap();
+
+    let (past, future) = (Timestamp(0), Timestamp(i64::MAX));
+    assert_eq!(versions.collect(std::iter::empty(), past).await.unwrap(), 0, "too young");
+    assert_eq!(versions.collect(["00".to_owned()].into_iter(), future).await.unwrap(), 0, "named");
+    assert_eq!(versions.collect(std::iter::empty(), future).await.unwrap(), 1);
+    assert_eq!(versions.content("00").await.unwrap(), None);
+    // The flow and its table.
+    let version = vejas::runtime::contents::load(&versions, &digest).await.unwrap();
+    assert_eq!((version.digest, version.tables.len()), (digest, 1));
     stage.stop().await;
 }

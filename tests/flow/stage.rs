@@ -12,7 +12,8 @@ use vejas::id::Names;
 use vejas::ports::bus::{Batch, DurableConfig, Error, Start};
 use vejas::runtime::clock::SystemClock;
 use vejas::runtime::config::Config;
-use vejas::runtime::units::{Running, Units};
+use vejas::runtime::reading::Backlogs;
+use vejas::runtime::units::Units;
 use vejas::runtime::{load, streams};
 use vejas::unit::context::Context;
 use vejas::unit::status::{Registry, State, UnitView};
@@ -38,8 +39,8 @@ pub struct Stage {
     pub context: Context,
     embedded: Arc<Embedded>,
     registry: Arc<Registry>,
+    config: Arc<Config>,
     units: Option<Units>,
-    running: Option<Running>,
     entrances: CancellationToken,
 }
 
@@ -59,6 +60,7 @@ fn config(folder: &Path, limits: Limits) -> Config {
         dead_letters_bytes_max: limits.dead_letters_bytes_max,
         retention: Duration::from_secs(3600),
         drain: Duration::from_secs(10),
+        look_period: None,
         strict: true,
         environment: Arc::new(|_| None),
         jitter: Arc::new(|| 0.5),
@@ -78,7 +80,10 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("manifests")).unwrap();
         std::fs::write(folder.path().join("manifests/test.yaml"), manifest).unwrap();
-        Stage::open(folder, limits).await
+        let mut stage = Stage::open(folder, limits).await;
+        stage.run().await;
+        stage.end().await;
+        Stage::open(stage.folder, limits).await
     }
 
     async fn open(folder: tempfile::TempDir, limits: Limits) -> Self {
@@ -96,21 +101,23 @@ impl Stage {
         };
         let registry = Arc::new(Registry::default());
         let entrances = CancellationToken::new();
-        let loaded = load::load(&config).await.unwrap();
-        let units = Units::build(&loaded, &context, &config, &registry, &entrances).await.unwrap();
-        Stage { folder, limits, context, embedded, registry, units: Some(units), running: None, entrances }
+        Stage { folder, limits, context, embedded, registry, config, units: None, entrances }
     }
 
     pub async fn run(&mut self) {
-        self.running = Some(self.units.take().unwrap().start());
+        let loaded = load::load(&self.config).await.unwrap();
+        let started =
+            Units::start(loaded, &self.context, &self.config, &self.registry, &self.entrances, Backlogs::default())
+                .await;
+        self.units = Some(started.unwrap().0);
     }
 
     /// In order, like a process that is told to stop.
     async fn end(&mut self) {
         self.entrances.cancel();
         self.context.stopping.cancel();
-        if let Some(running) = &mut self.running {
-            tokio::time::timeout(PATIENCE, running.workers_ended()).await.expect("the units end");
+        if let Some(units) = &mut self.units {
+            tokio::time::timeout(PATIENCE, units.workers_ended()).await.expect("the units end");
         }
         self.embedded.close();
     }
@@ -130,8 +137,8 @@ impl Stage {
     /// As if the acknowledgement of this input had never been stored.
     pub async fn with_input_again(mut self, sequence: u64) -> Self {
         self.context.stopping.cancel();
-        if let Some(running) = &mut self.running {
-            running.workers_ended().await;
+        if let Some(units) = &mut self.units {
+            units.workers_ended().await;
         }
         let bus = &self.context.bus;
         let durable = bus.durables("VEJAS").await.unwrap().remove(0);

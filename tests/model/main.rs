@@ -4,6 +4,9 @@
 //! The sources of `src/protocol/` are compiled into this test a second time, as tests: only so do the wrong rules of
 //! `protocol/mutant.rs` exist, and no feature could ever bring them into a binary.
 
+#[path = "../../src/id.rs"]
+#[allow(dead_code)]
+mod id;
 #[path = "../../src/protocol/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod protocol;

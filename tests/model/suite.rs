@@ -183,16 +183,3 @@ fn wrong_rules_of_hand_over_are_caught() {
     handover().with(AnyClaimant).caught_by(&["own-H1"]);
     hasty.with(OffererTakesBack).caught_by(&["own-H1"]);
 }
-
-/// The larger worlds, explored when they are asked for by name: `cargo model-deep`. In an optimised build they take minutes.
-#[test]
-fn deep() {
-    if !std::env::args().any(|argument| argument == "suite::deep") {
-        return;
-    }
-    World { crashes: 1, lives: 2, name: "A, a crash and a restart", ..lease() }.exhaust();
-    World { name: "A, slow clocks, 3 writes", writes: 3, ..lease_of_slow_clocks() }.exhaust();
-    World { members: 3, zombies: 0, name: "A, 3 members", ..lease() }.exhaust();
-    World { name: "A, slow replies", ..slow_replies() }.exhaust();
-    World { writes: 4, name: "A, 4 writes", ..lease() }.exhaust();
-}

@@ -157,6 +157,48 @@ async fn more_bad_messages_than_open_the_breaker_do_not_keep_the_good_ones_out()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn bad_messages_in_a_row_hold_the_good_ones_back_for_a_pause_or_two_only() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|body, _| reply(if body.starts_with('p') { 500 } else { 200 })).await;
+    world.publish(named("p", 25)).await;
+    world.publish(named("m", 10)).await;
+    // One probe per pause would take 1 + 2 + 4 + 17 * 8 seconds.
+    let breaker = breaker::Settings { pause: Duration::from_secs(1), pause_max: Duration::from_secs(8), failures: 5 };
+    let http = serde_json::json!({"concurrency": 1});
+    let running = world.run(&receiver, Wanted { http, breaker, ..Wanted::default() });
+    receiver.until("10 messages", |log| log.taken().len() >= 10).await;
+    running.stop().await;
+    let letters = world.letters().await;
+    assert!(letters.iter().all(|letter| letter.0.starts_with('p')), "{letters:?}");
+    let got = receiver.got.lock().unwrap();
+    let probed = got.0.iter().filter(|(at, ..)| (1_000..2_900).contains(&(*at - got.0[0].0).as_millis())).count();
+    assert_eq!(probed, breaker::PROBES_MAX as usize, "a turn has its bound");
+    let took = |name| got.0.iter().find(|(_, body, _)| body == name).unwrap().0;
+    assert!(took("m009") - took("m000") < Duration::from_millis(900), "the bad ones open the breaker no more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_asks_for_a_pause_is_probed_once() {
+    let world = World::new().await;
+    world.publish(named("m", 30)).await;
+    let receiver = Receiver::start(|_, before| match before {
+        0..8 => Reply { retry_after: Some("1"), ..reply(503) },
+        _ => reply(200),
+    })
+    .await;
+    let breaker = breaker::Settings { pause: Duration::from_millis(50), ..Wanted::default().breaker };
+    let http = serde_json::json!({"concurrency": 1});
+    let running = world.run(&receiver, Wanted { http, breaker, ..Wanted::default() });
+    receiver.until("30 messages", |log| log.taken().len() >= 30).await;
+    running.stop().await;
+    let got = receiver.got.lock().unwrap();
+    for probe in 5..9 {
+        let waited = got.0[probe].0 - got.0[probe - 1].0;
+        assert!(waited >= Duration::from_millis(950), "probe {probe} came {waited:?} after the failure before");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_a_dead_letter_at_once() {
     let world = World::new().await;
     world.publish(["bad".to_owned(), "good".to_owned()]).await;

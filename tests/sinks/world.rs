@@ -1,5 +1,6 @@
 //! A bus in a folder, a receiver that fails on demand, and the worker between them.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,10 +24,14 @@ use vejas::id::{Names, UnitId, UnitKind};
 use vejas::manifest::connector::http::Http;
 use vejas::manifest::flow::Retry;
 use vejas::manifest::value::Setting;
+use vejas::manifest::value::StartFrom;
 use vejas::ports::bus::{Bus, Durable, DurableConfig, Start, StreamConfig};
 use vejas::ports::clock::{Clock, SharedClock};
 use vejas::ports::store::Store;
+use vejas::protocol::parts;
+use vejas::runtime::parts::{Granting, UnitParts};
 use vejas::runtime::sink_worker::{self, OrderBy, SinkUnit};
+use vejas::runtime::versions::Versions;
 use vejas::time::Timestamp;
 use vejas::unit::context::Context;
 use vejas::unit::status::{Registry, State, Unit};
@@ -127,6 +132,7 @@ pub struct World {
     pub clock: SharedClock,
     pub names: Names,
     pub durable: Durable,
+    pub parts: Arc<UnitParts>,
     pub registry: Registry,
 }
 
@@ -186,7 +192,28 @@ impl World {
             in_flight_max: 8_192,
         };
         let durable = bus.ensure_durable(&names.messages(), config).await.unwrap();
-        World { folder, bus, clock, names, durable, registry: Registry::default() }
+        bus.ensure_bucket(&names.versions_bucket(), None).await.unwrap();
+        let context = World::context(&bus, &names, &clock, CancellationToken::new());
+        let versions = Arc::new(Versions::new(Arc::clone(&context.store), &names));
+        let parts = UnitParts::new(context, versions, World::id(), Granting::ByRecord);
+        let wanted = parts::Wanted { digest: "d1".to_owned(), reads: vec!["vx.orders".to_owned()] };
+        parts.roll(Some((&wanted, StartFrom::First, &[])), 1, None).await.unwrap();
+        World { folder, bus, clock, names, durable, parts: Arc::new(parts), registry: Registry::default() }
+    }
+
+    fn id() -> UnitId {
+        UnitId::new(UnitKind::Sink, "erp")
+    }
+
+    fn context(bus: &Arc<Embedded>, names: &Names, clock: &SharedClock, stopping: CancellationToken) -> Context {
+        Context {
+            bus: Arc::clone(bus) as Arc<dyn Bus>,
+            store: Arc::clone(bus) as Arc<dyn Store>,
+            names: names.clone(),
+            clock: Arc::clone(clock),
+            instance: "test".into(),
+            stopping,
+        }
     }
 
     /// Ends the process, as far as bus and worker can tell, and starts another.
@@ -207,8 +234,8 @@ impl World {
     }
 
     pub fn run(&self, receiver: &Receiver, wanted: Wanted) -> Running {
-        let id = UnitId::new(UnitKind::Sink, "erp");
-        let unit = self.registry.add(id.clone(), &[7; 32], "test:1".to_owned());
+        let id = World::id();
+        let unit = self.registry.add(id.clone(), "0707070707070707", "test:1".to_owned());
         let stopping = CancellationToken::new();
         let mut http = wanted.http;
         http["url"] = receiver.url.clone().into();
@@ -227,7 +254,9 @@ impl World {
             id,
             digest: "d1".to_owned(),
             sink: Arc::new(sink),
-            durable: self.durable.clone(),
+            parts: Arc::clone(&self.parts),
+            number: 1,
+            former: BTreeMap::new(),
             ack_wait: ACK_WAIT,
             retry,
             order_by: wanted.ordered.then_some(key),
@@ -236,14 +265,7 @@ impl World {
             jitter: Arc::new(|| 0.5),
             drain_max: wanted.drain,
         };
-        let context = Context {
-            bus: Arc::clone(&self.bus) as Arc<dyn Bus>,
-            store: Arc::clone(&self.bus) as Arc<dyn Store>,
-            names: self.names.clone(),
-            clock: Arc::clone(&self.clock),
-            instance: "test".into(),
-            stopping: stopping.clone(),
-        };
+        let context = World::context(&self.bus, &self.names, &self.clock, stopping.clone());
         Running { task: tokio::spawn(sink_worker::run(context, spec)), stopping, unit }
     }
 

@@ -1,6 +1,6 @@
 //! A chunk: the messages one group commit stored in one stream, in one value.
 //!
-//! Layout, little endian: format u8, three zero bytes, CRC-32 of all that follows u32, first sequence u64, time i64,
+//! Layout, little endian: format u8, number of the stream u24, CRC-32 of all but itself u32, first sequence u64, time i64,
 //! count u32, then the records, then a table with one `(sequence - first, offset)` pair of u32 per message. A record is
 //! subject length u16, headers length u32, payload length u32, and the three. Sequences grow and may have holes: a
 //! removed message is left out when its chunk is written again. Messages handed out are slices of the chunk.
@@ -11,7 +11,7 @@ use super::codec::{Damaged, Encoder};
 use crate::flow::message::{Headers, Outgoing, Stored};
 use crate::time::Timestamp;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const HEAD_BYTES: usize = 28;
 const TABLE_ENTRY_BYTES: usize = 8;
 const RECORD_HEAD_BYTES: usize = 10;
@@ -81,7 +81,8 @@ impl Builder {
         self.body[8..16].copy_from_slice(&self.first.to_le_bytes());
         self.body[16..24].copy_from_slice(&self.time.0.to_le_bytes());
         self.body[24..28].copy_from_slice(&(self.table.len() as u32).to_le_bytes());
-        let checksum = crc32fast::hash(&self.body[8..]);
+        self.body[1..4].copy_from_slice(&self.stream.to_le_bytes()[..3]);
+        let checksum = checksum(&self.body);
         self.body[4..8].copy_from_slice(&checksum.to_le_bytes());
         let mut by_subject: Vec<(u32, u16)> =
             self.subjects.iter().zip(&self.table).map(|(subject, (delta, _))| (*subject, *delta as u16)).collect();
@@ -101,6 +102,14 @@ impl Builder {
         let messages = sequences.into_iter().zip(self.subjects).collect();
         Finished { stream: self.stream, bytes: self.body, span, index, messages }
     }
+}
+
+/// Of everything but the place where it is kept.
+fn checksum(body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&body[..4]);
+    hasher.update(&body[8..]);
+    hasher.finalize()
 }
 
 /// A chunk that is ready to be written.
@@ -174,11 +183,11 @@ pub(super) struct Chunk {
 impl Chunk {
     /// Checks the whole of a chunk that comes from disk.
     pub fn read(data: Bytes) -> Result<Self, Damaged> {
-        let checksum = data.get(4..8).ok_or(Damaged("chunk too short"))?;
+        let stored = data.get(4..8).ok_or(Damaged("chunk too short"))?;
         if data[0] != FORMAT {
             return Err(Damaged("chunk format"));
         }
-        if checksum != crc32fast::hash(&data[8..]).to_le_bytes() {
+        if stored != self::checksum(&data).to_le_bytes() {
             return Err(Damaged("chunk checksum"));
         }
         Chunk::trusted(data)
@@ -194,6 +203,15 @@ impl Chunk {
         }
         chunk.last = chunk.sequence(count - 1);
         Ok(chunk)
+    }
+
+    /// Whether it was written under this key: a chunk that is found elsewhere is not taken for what belongs there.
+    pub fn belongs(&self, stream: u32, first: u64) -> bool {
+        self.first == first && self.data[1..4] == stream.to_le_bytes()[..3]
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     pub fn bytes(&self) -> usize {
@@ -322,7 +340,7 @@ mod tests {
     #[test]
     fn one_changed_bit_anywhere_is_noticed() {
         let bytes = chunk().bytes;
-        for at in 8..bytes.len() {
+        for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
             assert!(Chunk::read(Bytes::from(changed)).is_err(), "byte {at}");

@@ -120,7 +120,9 @@ pub(super) mod meta {
     use super::key;
 
     pub const FORMAT: &[u8] = b"F";
-    pub const COMMIT: &[u8] = b"N";
+    /// The newest commit's mark, in every keyspace. Sorts behind all other keys: a table of new chunks overlaps with no older
+    /// one because of it, but for the last.
+    pub const MARK: &[u8] = &[0xff];
     pub const STREAM: u8 = b'T';
     pub const SUBJECT: u8 = b'S';
     pub const DURABLE: u8 = b'D';

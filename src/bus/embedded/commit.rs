@@ -6,11 +6,11 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::chunk::{Chunk, Finished};
-use super::codec::{chunk_key, index_key, meta, span_key};
+use super::codec::{chunk_key, index_key, span_key};
 use super::db::{Db, Item, Space, to_bytes};
 use super::engine::{Batch, Broken, Engine, Life, Open, Shared};
+use super::ledger::Ledger;
 use super::trim::Chore;
-use super::watermark::Watermark;
 use crate::ports::bus::Error;
 
 /// A chunk that was written, with the sequence and subject of each message.
@@ -20,7 +20,7 @@ pub(super) struct Written {
     messages: Vec<(u64, u32)>,
 }
 
-pub(super) fn run(shared: &Shared, db: &Db, watermark: &Watermark) {
+pub(super) fn run(shared: &Shared, db: &Db, ledger: &mut Ledger) {
     let mut engine = shared.lock_any();
     loop {
         if matches!(engine.life, Life::Stopped(_)) {
@@ -32,7 +32,7 @@ pub(super) fn run(shared: &Shared, db: &Db, watermark: &Watermark) {
         if engine.has_work(now) {
             let batch = engine.take_batch();
             drop(engine);
-            commit(shared, db, watermark, batch);
+            commit(shared, db, ledger, batch);
             engine = shared.lock_any();
         } else if matches!(engine.life, Life::Closing) {
             return;
@@ -52,11 +52,11 @@ fn wait<'a>(shared: &'a Shared, engine: MutexGuard<'a, Engine>, now: std::time::
     }
 }
 
-fn commit(shared: &Shared, db: &Db, watermark: &Watermark, batch: Batch) {
+fn commit(shared: &Shared, db: &Db, ledger: &mut Ledger, batch: Batch) {
     let Batch { mut open, items, replies } = batch;
     let mut written = Ok(Vec::new());
     if !items.is_empty() || !open.builders.is_empty() {
-        written = write(db, watermark, &mut open, items);
+        written = write(db, ledger, &mut open, items);
     }
     let answer = {
         let mut engine = shared.lock_any();
@@ -86,15 +86,15 @@ fn commit(shared: &Shared, db: &Db, watermark: &Watermark, batch: Batch) {
     }
 }
 
-fn write(db: &Db, watermark: &Watermark, open: &mut Open, mut items: Vec<Item>) -> Result<Vec<Written>, Broken> {
+fn write(db: &Db, ledger: &mut Ledger, open: &mut Open, mut items: Vec<Item>) -> Result<Vec<Written>, Broken> {
     let mut written = Vec::with_capacity(open.builders.len());
     for builder in std::mem::take(&mut open.builders) {
         written.push(chunk_items(builder.finish(), &mut items)?);
     }
-    items.push(Item::put(Space::Records, meta::COMMIT.to_vec(), open.commit.to_le_bytes().to_vec()));
+    ledger.seal(&mut items);
     db.write(items, open.sync)?;
     if open.sync {
-        watermark.note(open.commit).map_err(fjall::Error::Io)?;
+        ledger.note().map_err(fjall::Error::Io)?;
     }
     Ok(written)
 }

@@ -54,8 +54,6 @@ impl std::fmt::Debug for Db {
     }
 }
 
-/// Memtable of the keyspaces with small records. Each costs about four times its counted bytes in memory.
-const MEMTABLE_SMALL_BYTES: u64 = 2 * 1024 * 1024;
 /// Sealed journals beyond this make fjall write memtables out; see also [`Db::flush`]. The least it allows.
 const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// File handles kept open for tables.
@@ -76,7 +74,7 @@ impl Db {
                 (keyspace == "ids").then_some(window)
             }))
             .open()?;
-        let small = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_SMALL_BYTES);
+        let small = || KeyspaceCreateOptions::default().max_memtable_size(options.records_bytes_max);
         let chunks = || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes_max);
         Ok(Db {
             records: database.keyspace("records", small)?,
@@ -185,6 +183,9 @@ struct Forget {
 
 impl CompactionFilter for Forget {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+        if item.key().as_ref() == super::codec::meta::MARK {
+            return Ok(Verdict::Keep);
+        }
         let value = item.value()?;
         let time = value.last_chunk::<8>().map(|bytes| i64::from_le_bytes(*bytes));
         Ok(if time.is_some_and(|time| time < self.before) { Verdict::Remove } else { Verdict::Keep })

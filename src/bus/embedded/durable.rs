@@ -25,8 +25,9 @@ pub(super) const READY_MAX: usize = 8192;
 enum State {
     /// Handed out; comes again when this time is reached (monotonic clock).
     InFlight { until: Duration },
-    /// Comes again when this time is reached; `due` is the same by the wall clock, for the disk.
-    PutOff { until: Duration, due: Timestamp },
+    /// Comes again when this time is reached; `due` is the same by the wall clock, for the disk. `delay` bounds what is left
+    /// of it after a restart, when the wall clock may have been set back.
+    PutOff { until: Duration, due: Timestamp, delay: Duration },
     /// Comes again with the next pull.
     Again,
 }
@@ -180,7 +181,7 @@ impl Durable {
         let Some(outstanding) = self.outstanding.get_mut(&sequence) else { return };
         self.again.remove(&sequence);
         let until = now + delay;
-        outstanding.state = State::PutOff { until, due: now_wall.plus(delay) };
+        outstanding.state = State::PutOff { until, due: now_wall.plus(delay), delay };
         self.dirty = true;
         self.wake_at(until);
     }
@@ -244,18 +245,23 @@ impl Durable {
     }
 
     /// One small record: where it is, and of each outstanding message the distance from the one before, the attempt
-    /// and, when it is put off, the time in milliseconds at which it is due.
+    /// and, when it is put off, the time in milliseconds at which it is due, and for how long it was put off.
     pub fn encode_position(&self) -> Vec<u8> {
         let mut encoder = Encoder(Vec::with_capacity(16 + self.outstanding.len() * 3));
         let cursor = self.ready.front().map_or(self.reached, |front| front - 1);
         encoder.varint(cursor).varint(self.delivered).varint(self.outstanding.len() as u64);
         let mut previous = 0;
         for (sequence, outstanding) in &self.outstanding {
-            let due_ms = match outstanding.state {
-                State::PutOff { due, .. } => u64::try_from(due.unix_millis()).unwrap_or(0).saturating_add(1),
-                State::InFlight { .. } | State::Again => 0,
-            };
-            encoder.varint(sequence - previous).varint(u64::from(outstanding.attempt)).varint(due_ms);
+            encoder.varint(sequence - previous).varint(u64::from(outstanding.attempt));
+            match outstanding.state {
+                State::PutOff { due, delay, .. } => {
+                    let due_ms = u64::try_from(due.unix_millis()).unwrap_or(0).saturating_add(1);
+                    encoder.varint(due_ms).varint(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+                }
+                State::InFlight { .. } | State::Again => {
+                    encoder.varint(0);
+                }
+            }
             previous = *sequence;
         }
         encoder.0
@@ -272,13 +278,17 @@ impl Durable {
             let attempt = u32::try_from(decoder.varint()?).unwrap_or(u32::MAX);
             let due = match decoder.varint()? {
                 0 => None,
-                due_ms => Some(Timestamp::from_unix_millis(i64::try_from(due_ms - 1).unwrap_or(i64::MAX))),
+                due_ms => {
+                    let due = Timestamp::from_unix_millis(i64::try_from(due_ms - 1).unwrap_or(i64::MAX));
+                    Some((due, Duration::from_millis(decoder.varint()?)))
+                }
             };
-            let state = match due.filter(|due| *due > now_wall) {
-                Some(due) => {
-                    let until = now + due.since(now_wall);
+            let state = match due.filter(|(due, _)| *due > now_wall) {
+                Some((due, delay)) => {
+                    let left = due.since(now_wall).min(delay);
+                    let until = now + left;
                     self.wake_at(until);
-                    State::PutOff { until, due }
+                    State::PutOff { until, due: now_wall.plus(left), delay }
                 }
                 None => {
                     self.again.insert(sequence);

@@ -51,7 +51,7 @@ type Request = Box<dyn FnOnce(&mut Engine) + Send>;
 /// What the next commit will write.
 #[derive(Default)]
 pub(super) struct Open {
-    /// Number of the commit.
+    /// Number of the batch since the start; the commits on disk have numbers of their own, see `ledger`.
     pub commit: u64,
     items: Vec<Item>,
     /// Filled chunks; those still being filled are in their streams.
@@ -129,7 +129,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub fn new(db: Arc<Db>, window: Arc<Window>, commit: u64, options: &super::open::Options) -> Self {
+    pub fn new(db: Arc<Db>, window: Arc<Window>, options: &super::open::Options) -> Self {
         Engine {
             clock: Arc::clone(&options.clock),
             db: Some(db),
@@ -143,7 +143,7 @@ impl Engine {
             hot: Cache::new(options.hot_cache_bytes),
             cold: Cache::new(options.cold_cache_bytes),
             rewrites: 0,
-            open: Open { commit: commit + 1, ..Open::default() },
+            open: Open { commit: 1, ..Open::default() },
             waiting: VecDeque::new(),
             next_wake: None,
             lazy_due: None,
@@ -421,7 +421,7 @@ impl Shared {
 
     /// Ends the bus because of what a read met.
     pub fn broken(&self, broken: &Broken) -> Error {
-        let reason = broken.to_string();
+        let reason = format!("{broken}; `vejas data check` says what of the data folder is damaged");
         self.stop(&mut self.lock_any(), &reason);
         Error::Stopped(reason)
     }

@@ -55,7 +55,7 @@ impl Bucket {
 pub(super) struct Held {
     pub revision: u64,
     written: Timestamp,
-    expires: Option<Timestamp>,
+    pub expires: Option<Timestamp>,
     value: Bytes,
 }
 
@@ -67,7 +67,7 @@ impl Held {
         encoder.0
     }
 
-    fn decode(value: Bytes) -> Result<Self, Damaged> {
+    pub fn decode(value: Bytes) -> Result<Self, Damaged> {
         let mut decoder = Decoder(&value);
         let (revision, written, expires) = (decoder.u64()?, decoder.time()?, decoder.time()?);
         let expires = Some(expires).filter(|expires| *expires < Timestamp(i64::MAX));

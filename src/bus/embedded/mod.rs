@@ -2,12 +2,13 @@
 //!
 //! Read `engine` first: one lock around what is in memory, one open batch. `commit` writes batches and makes them
 //! visible; `settle` stores and acknowledges; `pull` hands out; `trim` does the chores. `stream`, `durable`, `kv`, `ids`
-//! are the state and `configure` makes it, `info` tells of it; `chunk`, `codec`, `db` its form on disk, `select` reads it back, `watch` and `cache` are what they say.
+//! are the state and `configure` makes it, `info` tells of it; `ledger` numbers the commits, `salvage` finds and mends damage; `chunk`, `codec`, `db` its form on disk, `select` reads it back, `watch` and `cache` are what they say.
 //!
 //! Upholds: what was acknowledged to a caller is synced to disk; readers see only that; a settlement is one commit or
 //! nothing; calls take effect in the order they are made. After a failed write or sync nothing is ever tried again.
 //!
-//! Does not: replicate, serve another process, or mend damage: a directory that lost what was synced is refused.
+//! Does not: replicate, serve another process, or go on over damage: a directory that lost what was synced is refused until
+//! `salvage::repair` has been told to give that up.
 
 mod cache;
 mod chunk;
@@ -17,11 +18,16 @@ mod configure;
 mod db;
 mod durable;
 mod engine;
+mod format;
+#[cfg(test)]
+mod fuzz;
 mod ids;
 mod info;
 mod kv;
+mod ledger;
 mod open;
 mod pull;
+pub mod salvage;
 mod select;
 mod settle;
 mod stream;
@@ -29,7 +35,6 @@ mod stream;
 mod tests;
 mod trim;
 mod watch;
-mod watermark;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -39,8 +44,9 @@ use futures_util::stream::BoxStream;
 use tokio::sync::oneshot;
 
 use engine::{Life, Shared};
+pub use format::FORMAT;
 use info::look;
-pub use open::{FORMAT, OpenError, Options};
+pub use open::{OpenError, Options};
 use select::Selection;
 
 use crate::flow::message::{Outgoing, Stored};
@@ -72,14 +78,14 @@ impl std::fmt::Debug for Embedded {
 impl Embedded {
     /// Opens the data directory, or makes it.
     pub fn open(options: Options) -> Result<Arc<Self>, OpenError> {
-        let (lock, engine, watermark) = open::open(&options)?;
+        let (lock, engine, mut ledger) = open::open(&options)?;
         let db = engine.db.clone();
         let shared = Arc::new(Shared::new(engine));
         let bus = Embedded { shared, threads: Mutex::default(), lock: Mutex::new(Some(lock)) };
         if let Some(db) = db {
             let io = |source| OpenError::Io { path: options.data_dir.clone(), source };
             let (shared, for_commits) = (Arc::clone(&bus.shared), Arc::clone(&db));
-            bus.spawn("bus-commit", move || commit::run(&shared, &for_commits, &watermark)).map_err(io)?;
+            bus.spawn("bus-commit", move || commit::run(&shared, &for_commits, &mut ledger)).map_err(io)?;
             let shared = Arc::clone(&bus.shared);
             bus.spawn("bus-chores", move || trim::run(&shared, &db)).map_err(io)?;
         }

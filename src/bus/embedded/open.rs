@@ -1,6 +1,7 @@
 //! Opening and closing a data directory: the lock file, the format, and everything that is read into memory.
 //!
-//! All files are under the data directory: `lock`, with the process id of the holder, and the database in `bus`.
+//! All files are under the data directory: `lock` with the process id of the holder, `format`, `synced`, and the database in `bus`.
+//! What the database would silently cut off or delete is found before it is opened, by `salvage`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -11,17 +12,16 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 
 use super::codec::{Damaged, meta};
-use super::db::{Db, Item, Space, Window};
+use super::db::{Db, Space, Window};
 use super::durable::Durable;
 use super::engine::{Broken, Engine};
+use super::format;
 use super::kv::Bucket;
+use super::ledger::{Ledger, Mark};
+use super::salvage::{self, Verdict};
 use super::select;
 use super::stream::Stream;
-use super::watermark::{self, Watermark};
 use crate::ports::clock::SharedClock;
-
-/// What the database holds and how. Raised by a change that an older program could not read.
-pub const FORMAT: u32 = 1;
 
 /// Sizes and places. The defaults keep the bus at about 50 MB of memory.
 #[derive(Clone)]
@@ -30,6 +30,8 @@ pub struct Options {
     pub clock: SharedClock,
     /// Newly written chunks kept in memory until they are sorted to disk.
     pub memtable_bytes_max: u64,
+    /// The same for records and for transport ids, each. Costs about four times as much in memory.
+    pub records_bytes_max: u64,
     pub block_cache_bytes: u64,
     /// Chunks kept for consumers that keep up.
     pub hot_cache_bytes: usize,
@@ -48,6 +50,7 @@ impl Options {
             data_dir: data_dir.into(),
             clock,
             memtable_bytes_max: 4 * MIB as u64,
+            records_bytes_max: 2 * MIB as u64,
             block_cache_bytes: 4 * MIB as u64,
             hot_cache_bytes: 6 * MIB,
             cold_cache_bytes: 4 * MIB,
@@ -67,9 +70,17 @@ impl std::fmt::Debug for Options {
 pub enum OpenError {
     #[error("data directory {} is in use by process {pid}", path.display())]
     InUse { path: PathBuf, pid: String },
-    #[error("data directory {} has format {found}; this program reads format {wanted}", path.display())]
+    #[error(
+        "data directory {} has format {found}; this program reads format {wanted}{}",
+        path.display(),
+        if found < wanted { ". No release ever wrote the older one: begin with an empty folder" } else { ": take a newer program" }
+    )]
     Format { path: PathBuf, found: u32, wanted: u32 },
-    #[error("data directory {} is damaged: {reason}", path.display())]
+    #[error(
+        "data directory {} is damaged: {reason}. Put back a copy of it, or see `vejas data check` for what is lost and \
+         `vejas data repair` to go on with the rest",
+        path.display()
+    )]
     Damaged { path: PathBuf, reason: String },
     #[error("data directory {}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
@@ -78,7 +89,7 @@ pub enum OpenError {
 /// Holds the data directory. The system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -99,68 +110,98 @@ impl Lock {
         }
         file.set_len(0).and_then(|()| file.rewind()).map_err(io)?;
         writeln!(file, "{}", std::process::id()).map_err(io)?;
-        Ok(Lock { _file: file })
+        Ok(Lock { file })
     }
 }
 
-/// Opens or makes the database and reads what is kept in memory.
-pub(super) fn open(options: &Options) -> Result<(Lock, Engine, Watermark), OpenError> {
+impl Drop for Lock {
+    /// Closing is not enough: a child that is being started holds the same open file until it runs its own program.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Opens or makes the database and reads what is kept in memory. Nothing is changed in a directory that is refused.
+pub(super) fn open(options: &Options) -> Result<(Lock, Engine, Ledger), OpenError> {
     let path = options.data_dir.clone();
     let io = |source| OpenError::Io { path: path.clone(), source };
     std::fs::create_dir_all(&path).map_err(io)?;
     let lock = Lock::take(&path)?;
-    let window = Arc::new(Window::new(Arc::clone(&options.clock)));
+    let mut survey = salvage::survey(&path, None).map_err(io)?;
+    format::check(&path, &mut survey)?;
     let damaged = |reason: String| OpenError::Damaged { path: path.clone(), reason };
-    let (watermark, synced) = Watermark::open(&path).map_err(io)?;
-    let lost = |found: &str, synced: u64| {
-        let file = path.join(watermark::NAME);
-        damaged(format!(
-            "{found}, but commit {synced} was stored. Put back a copy of the directory, or delete {} to go on with what is left",
-            file.display()
-        ))
-    };
-    if let Some(synced) = synced.filter(|_| !path.join("bus").exists()) {
-        return Err(lost("its folder `bus` is missing", synced));
+    if survey.report.verdict == Verdict::Damaged {
+        return Err(damaged(survey.report.summary()));
     }
-    let db = Db::open(&path.join("bus"), options, Arc::clone(&window)).map_err(|error| match error {
+    for (journal, offset) in &survey.torn {
+        cut(journal, *offset).map_err(io)?;
+    }
+    for note in &survey.report.notes {
+        tracing::warn!(data_dir = %path.display(), "{note}");
+    }
+    let bus = path.join("bus");
+    if survey.unborn && bus.exists() {
+        // A first start that was cut off: the database would not go on with it.
+        std::fs::remove_dir_all(&bus).map_err(io)?;
+    }
+    if bus.exists() {
+        // Holds nothing, and the database does not open without it.
+        OpenOptions::new().append(true).create(true).open(bus.join("lock")).map_err(io)?;
+    }
+    format::ensure(&path).map_err(io)?;
+    let window = Arc::new(Window::new(Arc::clone(&options.clock)));
+    let db = Db::open(&bus, options, Arc::clone(&window)).map_err(|error| match error {
         fjall::Error::Io(source) => OpenError::Io { path: path.clone(), source },
         other => damaged(other.to_string()),
     })?;
-    let found = db.get(Space::Records, meta::FORMAT).map_err(|e| damaged(e.to_string()))?;
-    match found.as_deref().map(<[u8; 4]>::try_from) {
-        None => {
-            if let Some(synced) = synced {
-                return Err(lost("its folder `bus` is empty", synced));
-            }
-            prepare(&db).map_err(|e| damaged(e.to_string()))?;
-        }
-        Some(Ok(bytes)) if u32::from_le_bytes(bytes) == FORMAT => {}
-        Some(Ok(bytes)) => {
-            return Err(OpenError::Format { path, found: u32::from_le_bytes(bytes), wanted: FORMAT });
-        }
-        Some(Err(_)) => return Err(damaged("its format has no number".to_owned())),
+    if survey.unborn {
+        prepare(&db, &path).map_err(|e| damaged(e.to_string()))?;
+    }
+    let last = newest_mark(&db).map_err(|e| damaged(e.to_string()))?;
+    if survey.report.synced.is_some_and(|synced| synced > last.number) {
+        return Err(damaged(format!("it ends with commit {}", last.number)));
     }
     let engine = load(Arc::new(db), window, options).map_err(|e| damaged(e.to_string()))?;
-    let last = engine.open.commit - 1;
-    if let Some(synced) = synced.filter(|synced| *synced > last) {
-        return Err(lost(&format!("it ends with commit {last}"), synced));
-    }
-    Ok((lock, engine, watermark))
+    let mut ledger = Ledger::open(&path, last).map_err(io)?;
+    // Opening has synced the journal.
+    ledger.note().map_err(io)?;
+    Ok((lock, engine, ledger))
+}
+
+/// Removes a torn tail, which fjall would read first.
+fn cut(journal: &Path, offset: u64) -> std::io::Result<()> {
+    let file = OpenOptions::new().write(true).open(journal)?;
+    tracing::warn!(journal = %journal.display(), offset, "cutting off a write that was never finished or acknowledged");
+    file.set_len(offset)?;
+    file.sync_all()
 }
 
 /// The first commit of a new database.
-fn prepare(db: &Db) -> fjall::Result<()> {
-    let items = vec![
-        Item::put(Space::Records, meta::FORMAT.to_vec(), FORMAT.to_le_bytes().to_vec()),
-        Item::put(Space::Records, meta::COMMIT.to_vec(), 0_u64.to_le_bytes().to_vec()),
-    ];
-    db.write(items, true)
+fn prepare(db: &Db, data_dir: &Path) -> Result<(), Broken> {
+    let before = Mark { number: 0, chain: 0, synced: 0, base: 1 };
+    let mut ledger = Ledger::open(data_dir, before).map_err(fjall::Error::Io)?;
+    let mut items = vec![format::item()];
+    ledger.seal(&mut items);
+    db.write(items, true)?;
+    ledger.note().map_err(fjall::Error::Io)?;
+    Ok(())
+}
+
+/// The mark that all keyspaces agree on.
+fn newest_mark(db: &Db) -> Result<Mark, Broken> {
+    let mut marks = Vec::new();
+    for space in [Space::Records, Space::Chunks, Space::Ids] {
+        let value = db.get(space, meta::MARK)?.ok_or(Damaged("a keyspace without commits"))?;
+        marks.push(Mark::decode(&value)?);
+    }
+    if marks.iter().any(|mark| *mark != marks[0]) {
+        return Err(Damaged("the keyspaces end with different commits").into());
+    }
+    Ok(marks[0])
 }
 
 fn load(db: Arc<Db>, window: Arc<Window>, options: &Options) -> Result<Engine, Broken> {
-    let commit = db.get(Space::Records, meta::COMMIT)?.ok_or(Damaged("no commit number"))?;
-    let commit = u64::from_le_bytes(commit.as_ref().try_into().map_err(|_| Damaged("commit number"))?);
-    let mut engine = Engine::new(Arc::clone(&db), window, commit, options);
+    let mut engine = Engine::new(Arc::clone(&db), window, options);
     for (id, value) in numbered(&db, meta::STREAM)? {
         if id as usize != engine.streams.len() {
             return Err(Damaged("a stream is missing").into());

@@ -9,14 +9,15 @@ use super::chunk::Builder;
 use super::codec::entry_key;
 use super::engine::Engine;
 use super::ids::id_key;
-use crate::flow::message::Outgoing;
+use crate::flow::message::{self, Outgoing};
 use crate::id::subject_matches;
 use crate::ports::bus::{self, Batch, Error, PubAck, Settlement};
 use crate::ports::store::{Condition, Write};
 use crate::time::Timestamp;
 
-/// No stream takes larger messages, whatever its limit says: a chunk's offsets have 32 bits.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// No stream takes larger messages, whatever its limit says: a chunk's offsets have 32 bits. Above the largest message by more
+/// than the headers of its dead letter, which has to fit, too: it would pause its unit for ever.
+const MESSAGE_BYTES_MAX: usize = message::MESSAGE_BYTES_MAX + 1024 * 1024;
 /// What a stored message costs beyond its bytes in the open batch, about.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
 

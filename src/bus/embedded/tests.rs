@@ -7,8 +7,6 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 
-use super::codec::meta;
-use super::db::{Item, Space};
 use super::*;
 use crate::flow::message::Headers;
 use crate::ports::clock::Clock;
@@ -88,10 +86,10 @@ fn crash(dir: &Path) -> tempfile::TempDir {
     }
     let left = tempfile::tempdir().unwrap();
     // First, as a copy takes time: the bus goes on, and the number may be older than the rest, never newer.
-    std::fs::copy(dir.join(watermark::NAME), left.path().join(watermark::NAME)).unwrap();
-    let number = std::fs::read(left.path().join(watermark::NAME)).unwrap();
+    std::fs::copy(dir.join(ledger::NAME), left.path().join(ledger::NAME)).unwrap();
+    let number = std::fs::read(left.path().join(ledger::NAME)).unwrap();
     copy(dir, left.path());
-    std::fs::write(left.path().join(watermark::NAME), number).unwrap();
+    std::fs::write(left.path().join(ledger::NAME), number).unwrap();
     left
 }
 
@@ -150,10 +148,7 @@ async fn a_directory_whose_database_is_gone_is_not_taken_for_a_new_one() {
     let dir = filled().await;
     std::fs::remove_dir_all(dir.path().join("bus")).unwrap();
     let reason = refused(dir.path());
-    assert!(reason.contains("missing") && reason.contains(watermark::NAME), "{reason}");
-    // The mend that the message names.
-    std::fs::remove_file(dir.path().join(watermark::NAME)).unwrap();
-    drop(open_at(dir.path(), &ManualClock::new()));
+    assert!(reason.contains("missing") && reason.contains("commits 1 to"), "{reason}");
 }
 
 #[test]
@@ -178,11 +173,12 @@ fn another_format_is_refused_with_both_numbers() {
     let clock = ManualClock::new();
     drop(open_at(dir.path(), &clock));
     let options = Options::new(dir.path(), clock.clone());
-    let db = db::Db::open(&dir.path().join("bus"), &options, Arc::new(db::Window::new(clock))).unwrap();
-    db.write(vec![Item::put(Space::Records, meta::FORMAT.to_vec(), 77_u32.to_le_bytes().to_vec())], true).unwrap();
-    drop(db);
+    // As a newer program would write it.
+    let content = format!("vejas-data {}", FORMAT + 1);
+    let line = format!("{content} {:08x}\n", crc32fast::hash(content.as_bytes()));
+    std::fs::write(dir.path().join("format"), line).unwrap();
     match Embedded::open(options).unwrap_err() {
-        OpenError::Format { found, wanted, .. } => assert_eq!((found, wanted), (77, FORMAT)),
+        OpenError::Format { found, wanted, .. } => assert_eq!((found, wanted), (FORMAT + 1, FORMAT)),
         other => panic!("{other}"),
     }
 }
@@ -295,7 +291,8 @@ async fn after_a_failure_everything_answers_that_the_bus_has_stopped() {
     let pulling = tokio::spawn(bus.pull(&durable, 1, 1, Duration::from_secs(30)));
     let stopped = tokio::spawn(bus.stopped());
     bus.shared.broken(&codec::Damaged("for this test").into());
-    assert_eq!(stopped.await.unwrap(), "damaged record: for this test");
+    let reason = stopped.await.unwrap();
+    assert!(reason.starts_with("damaged record: for this test") && reason.contains("vejas data check"), "{reason}");
     assert!(matches!(pulling.await.unwrap(), Err(Error::Stopped(_))));
     let refused = bus.publish(&stream, message("a.x", 1), None).await.unwrap_err();
     assert!(matches!(&refused, Error::Stopped(reason) if reason.contains("for this test")), "{refused}");

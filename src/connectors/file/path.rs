@@ -65,7 +65,7 @@ impl Template {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => path.push_str(text),
-                Piece::Subject => path.push_str(&sanitised(names.written(&message.subject))),
+                Piece::Subject => path.push_str(&sanitised(names.written(message.first_subject()))),
                 Piece::Unit => path.push_str(&sanitised(&unit.name)),
                 Piece::Time(from, to) => path.push_str(&sanitised(time.get(*from..*to).unwrap_or("0"))),
             }

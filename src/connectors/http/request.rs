@@ -2,7 +2,7 @@
 //! no memory and a sender learns the first thing to mend.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use super::message_id;
 use crate::flow::message::{self, Headers, Outgoing};
 use crate::ports::bus::PubAck;
 use crate::unit::context::Context;
-use crate::unit::status::Unit;
+use crate::unit::status::{State, Unit};
 
 /// Longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 255;
@@ -38,10 +38,26 @@ pub(super) struct Door {
     pub stream: Arc<str>,
     pub ids: Arc<message_id::Maker>,
     /// By path. Several ways of one path differ in their methods.
-    pub ways: HashMap<String, Vec<Way>>,
+    pub ways: RwLock<Arc<HashMap<String, Vec<Way>>>>,
     pub slots: Semaphore,
     pub bodies: Arc<Budget>,
     pub body_wait_max: Duration,
+}
+
+impl Door {
+    /// What is served now. A request keeps what it began with.
+    fn ways(&self) -> Arc<HashMap<String, Vec<Way>>> {
+        Arc::clone(&self.ways.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Serves these from the next request on.
+    pub fn serve(&self, ways: HashMap<String, Vec<Way>>) {
+        *self.ways.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ways);
+    }
+
+    pub fn set_states(&self, state: State) {
+        self.ways().values().flatten().for_each(|way| way.unit.set_state(state, None));
+    }
 }
 
 /// One route, ready to use.
@@ -66,7 +82,8 @@ impl std::fmt::Debug for Way {
 pub(super) async fn answer(door: &Door, request: Request<Incoming>) -> Answer {
     let began = door.context.clock.monotonic();
     let (head, mut body) = request.into_parts();
-    let way = match find(door, head.uri.path(), &head.method) {
+    let ways = door.ways();
+    let way = match find(&ways, head.uri.path(), &head.method) {
         Ok(way) => way,
         Err(problem) => {
             discard(&head.headers, &mut body).await;
@@ -104,8 +121,8 @@ fn refuse(door: &Door, way: &Way, problem: &Problem) {
     }
 }
 
-fn find<'a>(door: &'a Door, path: &str, method: &Method) -> Result<&'a Way, Problem> {
-    let ways = door.ways.get(path).ok_or(Problem::NoSuchPath)?;
+fn find<'a>(ways: &'a HashMap<String, Vec<Way>>, path: &str, method: &Method) -> Result<&'a Way, Problem> {
+    let ways = ways.get(path).ok_or(Problem::NoSuchPath)?;
     ways.iter().find(|way| way.methods.contains(method)).ok_or_else(|| {
         let allowed: Vec<&str> = ways.iter().flat_map(|way| &way.methods).map(Method::as_str).collect();
         Problem::Method { allow: allowed.join(", ") }

@@ -130,6 +130,10 @@ pub struct CheckedManifest {
     /// Where it begins.
     pub line: usize,
     pub digest: [u8; 32],
+    /// The spec as written.
+    pub spec: serde_json::Value,
+    /// The schemas, tables and files that are part of the digest.
+    pub referred: Vec<digest::Referred>,
     /// By the place of the text below `spec`: `steps.2.map`, `steps.3.lookup.key`, `steps.4.route.0.when`, `orderBy`.
     /// Of a Test those of its flow, compiled with the tables that the test gives.
     pub programs: BTreeMap<String, CheckedProgram>,
@@ -254,6 +258,8 @@ impl Check<'_> {
                 document: draft.document,
                 line,
                 digest: digest::manifest(manifest.kind(), &name, &draft.spec, &draft.referred),
+                spec: draft.spec,
+                referred: draft.referred,
                 programs: draft.programs,
                 places: draft.places,
                 manifest,

@@ -58,7 +58,8 @@ impl Origin {
 
     fn offset_in_file(&self, offset: usize) -> usize {
         let written = &self.source.text[self.region.range()];
-        let offset = offset.min(self.text.len());
+        // Compilers point at bytes, and not always at the first of a character.
+        let offset = self.text.floor_char_boundary(offset);
         let inside = match self.style {
             ScalarStyle::Literal => literal(written, &self.text, offset),
             ScalarStyle::Folded => folded(written, &self.text, offset, block_start(written)),

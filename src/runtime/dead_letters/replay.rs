@@ -13,7 +13,7 @@ use crate::flow::message::Outgoing;
 use crate::id::{Names, UnitId};
 use crate::manifest::value::Rate;
 use crate::ports::bus::{self, SETTLEMENT_RESERVE_PERCENT};
-use crate::unit::status::Registry;
+use crate::unit::status::{Registry, State};
 
 /// Letters settled together: their commits share a sync.
 const TOGETHER_MAX: usize = 64;
@@ -178,7 +178,9 @@ impl<'a> Readers<'a> {
     fn check(&self, unit: &str) -> Result<(), String> {
         let Some(id) = UnitId::parse(unit) else { return Err(format!("{unit:?} is no name of a unit")) };
         let reads = match self {
-            Readers::Running(units) => units.get(&id).is_some_and(|unit| unit.durable().is_some()),
+            Readers::Running(units) => {
+                units.get(&id).is_some_and(|unit| unit.durable().is_some() && unit.state() != State::Parked)
+            }
             Readers::Known(names, filters) => filters.contains(&names.replay(&id)),
         };
         if reads {

@@ -71,6 +71,11 @@ impl Failures {
         Verdict { own, alone: failing.own >= failing.needed }
     }
 
+    /// Calls begun when the message failed last; 0 when it is not known to fail.
+    pub fn tried(&self, sequence: u64) -> u64 {
+        self.failing.get(&sequence).map_or(0, |failing| failing.calls)
+    }
+
     pub fn forget(&mut self, sequence: u64) {
         self.failing.remove(&sequence);
     }

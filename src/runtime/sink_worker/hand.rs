@@ -3,6 +3,7 @@
 //! No clock and no IO: times are arguments. With keys, `flow::ordering` says which message of a key may go.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::flow::message::Stored;
@@ -14,9 +15,11 @@ pub(super) struct Held {
     pub message: Stored,
     /// The bus's count of deliveries; 1 with keys, where attempts are made in hand.
     pub base: u32,
+    /// The digest of the former version it belongs to.
+    pub former: Option<Arc<str>>,
     /// Failed attempts on this very delivery that count, see the module head of the worker.
     pub counted: u32,
-    /// The number of the call that tried it last; 0 for none.
+    /// The number of the call that tried it last, on this delivery or an earlier one that failed; 0 for none.
     pub tried: u64,
     /// Not before this, unless as a probe.
     pub not_before: Duration,
@@ -45,12 +48,14 @@ pub(super) struct Hand {
     /// Waiting messages, without keys.
     queue: BTreeSet<u64>,
     lanes: Option<Lanes>,
+    /// Under way, and tried before.
+    again: BTreeSet<u64>,
     bytes: usize,
 }
 
 impl Hand {
     pub fn new(lanes: Option<Lanes>) -> Self {
-        Hand { held: HashMap::new(), queue: BTreeSet::new(), lanes, bytes: 0 }
+        Hand { held: HashMap::new(), queue: BTreeSet::new(), lanes, again: BTreeSet::new(), bytes: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -95,13 +100,21 @@ impl Hand {
     }
 
     /// The next call, oldest messages first. A message at its last attempt goes alone, so that it is judged alone.
-    pub fn choose(&self, now: Duration, delivering: &Delivering, attempts_max: u32) -> Choice {
+    ///
+    /// While messages wait that were never tried, those that failed before go one at a time, and none while `failing`:
+    /// after a failed call. So however many bad ones are in hand, it is not they who open the breaker.
+    pub fn choose(&self, now: Duration, delivering: &Delivering, attempts_max: u32, failing: bool) -> Choice {
+        let untried = self.has_untried();
+        let mut only_untried = untried && (failing || !self.again.is_empty());
         let (mut chosen, mut bytes, mut next) = (Vec::new(), 0, None::<Duration>);
         let mut full = false;
-        for sequence in self.ready() {
+        for sequence in self.current() {
             let held = &self.held[&sequence];
             if held.not_before > now {
                 next = Some(next.map_or(held.not_before, |next| next.min(held.not_before)));
+                continue;
+            }
+            if held.tried > 0 && only_untried {
                 continue;
             }
             let last = held.attempt() >= attempts_max;
@@ -110,6 +123,7 @@ impl Hand {
             if !full {
                 chosen.push(sequence);
                 bytes += size;
+                only_untried |= untried && held.tried > 0;
                 full = last || chosen.len() >= delivering.messages_max;
             }
             if full {
@@ -123,7 +137,22 @@ impl Hand {
 
     /// The message to try a receiver with: one that was never tried, else the one tried longest ago.
     pub fn probe(&self) -> Option<u64> {
-        self.ready().min_by_key(|sequence| (self.held[sequence].tried, *sequence))
+        self.current().min_by_key(|sequence| (self.held[sequence].tried, *sequence))
+    }
+
+    /// The messages of former versions that wait to be sent, with the time before which they are not.
+    pub fn former(&self) -> impl Iterator<Item = (u64, Duration)> + '_ {
+        let held = self.ready().map(|sequence| (sequence, &self.held[&sequence]));
+        held.filter(|(_, held)| held.former.is_some()).map(|(sequence, held)| (sequence, held.not_before))
+    }
+
+    fn current(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ready().filter(|sequence| self.held[sequence].former.is_none())
+    }
+
+    /// Whether a message waits that was never tried.
+    pub fn has_untried(&self) -> bool {
+        self.current().any(|sequence| self.held[&sequence].tried == 0)
     }
 
     pub fn start(&mut self, sequence: u64, call: u64) -> Stored {
@@ -132,8 +161,19 @@ impl Hand {
             None => _ = self.queue.remove(&sequence),
         }
         let held = self.held.get_mut(&sequence).expect("a message that goes is held");
+        if held.tried > 0 {
+            self.again.insert(sequence);
+        }
         held.tried = call;
         held.message.clone()
+    }
+
+    /// A message that waited is not to be sent: something else becomes of it.
+    pub fn hold_back(&mut self, sequence: u64) {
+        match &mut self.lanes {
+            Some(lanes) => lanes.start(sequence),
+            None => _ = self.queue.remove(&sequence),
+        }
     }
 
     /// A failed attempt that counts.
@@ -143,6 +183,7 @@ impl Hand {
 
     /// A message under way waits again.
     pub fn back(&mut self, sequence: u64, not_before: Duration) {
+        self.again.remove(&sequence);
         self.held.get_mut(&sequence).expect("a message under way is held").not_before = not_before;
         match &mut self.lanes {
             Some(lanes) => lanes.failed(sequence),
@@ -155,6 +196,7 @@ impl Hand {
         if let Some(held) = self.held.remove(&sequence) {
             self.bytes -= held.message.payload.len();
             self.queue.remove(&sequence);
+            self.again.remove(&sequence);
             self.lanes.iter_mut().for_each(|lanes| lanes.finished(sequence));
         }
     }
@@ -193,7 +235,7 @@ mod tests {
             payload: Bytes::from_static(b"12345"),
             time: Timestamp(0),
         };
-        Held { message, base: attempt, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: NOW }
+        Held { message, base: attempt, former: None, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: NOW }
     }
 
     fn delivering(messages_max: usize, bytes_max: usize, wait: u64) -> Delivering {
@@ -205,10 +247,10 @@ mod tests {
         let mut hand = Hand::new(None);
         hand.take(None, held(1, 1));
         hand.take(None, held(2, 1));
-        assert_eq!(hand.choose(NOW, &delivering(3, 100, 5), 3), Choice::At(NOW + Duration::from_secs(5)));
-        assert_eq!(hand.choose(NOW, &delivering(2, 100, 5), 3), Choice::Send(vec![1, 2]));
-        assert_eq!(hand.choose(NOW, &delivering(3, 7, 5), 3), Choice::Send(vec![1]), "full by bytes");
-        assert_eq!(hand.choose(NOW, &delivering(3, 100, 0), 3), Choice::Send(vec![1, 2]));
+        assert_eq!(hand.choose(NOW, &delivering(3, 100, 5), 3, false), Choice::At(NOW + Duration::from_secs(5)));
+        assert_eq!(hand.choose(NOW, &delivering(2, 100, 5), 3, false), Choice::Send(vec![1, 2]));
+        assert_eq!(hand.choose(NOW, &delivering(3, 7, 5), 3, false), Choice::Send(vec![1]), "full by bytes");
+        assert_eq!(hand.choose(NOW, &delivering(3, 100, 0), 3, false), Choice::Send(vec![1, 2]));
     }
 
     #[test]
@@ -219,9 +261,28 @@ mod tests {
         }
         let delivering = delivering(10, 100, 5);
         for expected in [vec![1], vec![2]] {
-            assert_eq!(hand.choose(NOW, &delivering, 3), Choice::Send(expected.clone()));
+            assert_eq!(hand.choose(NOW, &delivering, 3, false), Choice::Send(expected.clone()));
             expected.into_iter().for_each(|sequence| _ = hand.start(sequence, 1));
         }
+    }
+
+    #[test]
+    fn what_failed_before_goes_one_at_a_time_beside_what_was_never_tried() {
+        let mut hand = Hand::new(None);
+        let delivering = delivering(1, 100, 0);
+        for sequence in 1..=2 {
+            hand.take(None, held(sequence, 1));
+            hand.start(sequence, sequence);
+            hand.back(sequence, NOW);
+        }
+        assert_eq!(hand.choose(NOW, &delivering, 3, true), Choice::Send(vec![1]), "nothing else is there");
+        (3..=4).for_each(|sequence| _ = hand.take(None, held(sequence, 1)));
+        assert_eq!(hand.choose(NOW, &delivering, 3, true), Choice::Send(vec![3]), "a call failed just now");
+        assert_eq!(hand.choose(NOW, &delivering, 3, false), Choice::Send(vec![1]));
+        hand.start(1, 3);
+        assert_eq!(hand.choose(NOW, &delivering, 3, false), Choice::Send(vec![3]), "another is being tried again");
+        hand.drop(1);
+        assert_eq!(hand.choose(NOW, &delivering, 3, false), Choice::Send(vec![2]));
     }
 
     #[test]

@@ -17,9 +17,16 @@
 //!    moment of an outage, so a message is never given up at once. (`failures.rs`)
 //!
 //! It follows that a message is tried at least twice by a process, and that one which fails while nothing else is
-//! there to deliver counts as an outage: it is held, and tried again at the pace of the breaker. A failed probe brings
-//! the next message forward, pulled afresh when all in hand have failed, so a bad message cannot keep a good receiver
-//! shut out.
+//! there to deliver counts as an outage: it is held, and tried again at the pace of the breaker.
+//!
+//! # Bad messages in a row
+//!
+//! Enough of them open the breaker. A failed probe brings forward the next message that was never tried, at once and up to
+//! `breaker::PROBES_MAX` in a turn, unless the receiver asked for a pause; it is pulled afresh when all in hand have
+//! failed. Once the breaker is closed, what failed before goes one at a time beside what was never tried, and not right
+//! after a failure (`hand.rs`): good messages pass in between, which by rule 3 is what the bad ones end by. Probes are as
+//! before no evidence against a message, however many a turn has. As many bad messages in a row as the hand has room for
+//! cannot be told from an outage, and are not.
 //!
 //! # Order
 //!
@@ -29,6 +36,14 @@
 //! deferred (`flow::ordering`). The other keys flow through the room that makes, and by rule 3 the stuck message
 //! is given up in the end. Only when [`DEFERRED_MAX`] messages of stuck keys are deferred does the sink wait for them.
 //! After a start nothing is sent before everything delivered earlier and not acknowledged has come back.
+//!
+//! # Former versions
+//!
+//! A message belongs to the version of the sink under which its sequence was granted (`runtime::parts`); a grant is stored before
+//! the first call. What a former version has not delivered goes through the former connector, one call per message, past the breaker:
+//! that one speaks of the receiver of today. When such a call fails transiently, the message and all others of that version are
+//! *moved*: stored again for this sink and acknowledged, so that the newest version delivers them. Where that is not possible (the
+//! order of keys would be lost, or the newest version does not read the subject) the former version goes on trying.
 //!
 //! # Bounds
 //!
@@ -42,16 +57,20 @@ mod hand;
 mod settler;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
+use super::parts::UnitParts;
 use crate::flow::breaker;
 use crate::flow::failure::Failure;
 use crate::flow::message::Stored;
 use crate::id::UnitId;
 use crate::manifest::flow::Retry;
-use crate::ports::bus::{self, Durable, PULL_MESSAGES_MAX};
+use crate::ports::bus::{self, PULL_MESSAGES_MAX};
 use crate::ports::sink::{Delivering, Sink};
 use crate::unit::context::Context;
 use crate::unit::status;
@@ -86,10 +105,14 @@ pub type Jitter = Arc<dyn Fn() -> f64 + Send + Sync>;
 #[derive(Clone)]
 pub struct SinkUnit {
     pub id: UnitId,
-    /// The whole digest, for dead letters.
+    /// Of the version that runs.
     pub digest: String,
     pub sink: Arc<dyn Sink>,
-    pub durable: Durable,
+    pub parts: Arc<UnitParts>,
+    /// Which durable of the unit is read.
+    pub number: u32,
+    /// The connectors of former versions that are not worked off, by digest; `None` for one that cannot be opened any more.
+    pub former: BTreeMap<String, Option<Arc<dyn Sink>>>,
     /// As the durable has it.
     pub ack_wait: Duration,
     pub retry: Retry,
@@ -103,7 +126,7 @@ pub struct SinkUnit {
 
 impl fmt::Debug for SinkUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SinkUnit").field("id", &self.id).field("durable", &self.durable).finish_non_exhaustive()
+        f.debug_struct("SinkUnit").field("id", &self.id).field("number", &self.number).finish_non_exhaustive()
     }
 }
 
@@ -127,11 +150,11 @@ pub fn in_flight_max(delivering: &Delivering, ordered: bool) -> usize {
 
 /// Runs until `context.stopping`, or until the bus refuses for good.
 pub async fn run(context: Context, spec: SinkUnit) -> Result<(), Error> {
-    let (sink, unit, id) = (Arc::clone(&spec.sink), Arc::clone(&spec.unit), spec.id.clone());
+    let (unit, id) = (Arc::clone(&spec.unit), spec.id.clone());
+    let sinks: Vec<_> = spec.former.values().flatten().chain([&spec.sink]).map(Arc::clone).collect();
     let clock = Arc::clone(&context.clock);
-    unit.set_durable(spec.durable.clone());
     let outcome = worker::Worker::new(context, spec).work().await;
-    if tokio::time::timeout(CLOSE_MAX, sink.close()).await.is_err() {
+    if tokio::time::timeout(CLOSE_MAX, join_all(sinks.iter().map(|sink| sink.close()))).await.is_err() {
         tracing::warn!(unit = %id, "the sink did not close in time");
     }
     match &outcome {

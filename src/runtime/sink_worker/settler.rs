@@ -16,7 +16,7 @@ pub(super) const BACKOFF: Backoff = Backoff { initial: Duration::from_millis(200
 pub(super) struct Item {
     pub sequence: u64,
     /// What is stored before the message is acknowledged.
-    pub letter: Option<Outgoing>,
+    pub stored: Option<Outgoing>,
 }
 
 pub(super) struct Settler {
@@ -56,16 +56,16 @@ impl Settler {
         self.call.is_none() && !self.waiting.is_empty() && now < self.retry_at
     }
 
-    /// Begins the next settlement if there is something to settle and none on its way.
-    pub fn start(&mut self, bus: &dyn Bus, durable: &Durable, letters: &Arc<str>, now: Duration) {
+    /// Begins the next settlement if there is something to settle and none on its way. What it stores goes to `stream`.
+    pub fn start(&mut self, bus: &dyn Bus, durable: &Durable, stream: &Arc<str>, now: Duration) {
         if self.call.is_some() || self.waiting.is_empty() || now < self.retry_at {
             return;
         }
         // After a failure one at a time: a single message must not hold back the others for its size.
         let items_max = if self.failures > 0 { 1 } else { self.items_max };
         self.sent = self.waiting.drain(..self.waiting.len().min(items_max)).collect();
-        let messages: Vec<Outgoing> = self.sent.iter().filter_map(|item| item.letter.clone()).collect();
-        let batch = Batch { stream: Arc::clone(letters), messages, expected: Vec::new() };
+        let messages: Vec<Outgoing> = self.sent.iter().filter_map(|item| item.stored.clone()).collect();
+        let batch = Batch { stream: Arc::clone(stream), messages, expected: Vec::new() };
         let batches = if batch.messages.is_empty() { Vec::new() } else { vec![batch] };
         let acknowledged = self.sent.iter().map(|item| (durable.clone(), item.sequence)).collect();
         self.call = Some(bus.settle(Settlement { batches, writes: Vec::new(), acknowledged }));

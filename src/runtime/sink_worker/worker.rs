@@ -1,5 +1,6 @@
 //! The loop itself. What it decides and why is said in the module head above.
 
+mod former;
 mod intake;
 mod outcome;
 
@@ -13,21 +14,26 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::task::JoinSet;
 
 use super::failures::Failures;
-use super::hand::{Choice, Hand, Held};
+use super::hand::{Choice, Hand};
 use super::settler::{BACKOFF, Item, Settler};
 use super::{DEFERRED, DEFERRED_MAX, LETTERS_MAX, SinkUnit, hand_messages_max};
 use crate::flow::backoff::Backoff;
 use crate::flow::breaker::{Breaker, Passing};
 use crate::flow::failure::Failure;
 use crate::flow::ordering::Lanes;
-use crate::ports::bus::{self, Delivery};
-use crate::ports::sink::{Delivered, Delivering};
+use crate::ports::bus::{self, Delivery, Durable};
+use crate::ports::sink::{Delivered, Delivering, Sink};
+use crate::protocol::parts::Run;
+use crate::runtime::parts;
 use crate::unit::context::Context;
 use crate::unit::status::{self, State};
+use former::Granting;
 
 /// A call of the sink that ended.
 struct Landed {
     call: u64,
+    /// The former version whose connector was called.
+    former: Option<Arc<str>>,
     probe: bool,
     sequences: Vec<u64>,
     outcomes: Vec<Delivered>,
@@ -50,16 +56,24 @@ struct Returning {
 pub(super) struct Worker {
     context: Context,
     spec: SinkUnit,
+    durable: Durable,
     delivering: Delivering,
     hand_max: usize,
     backoff: Backoff,
     letters: Arc<str>,
+    messages: Arc<str>,
     hand: Hand,
     breaker: Breaker,
     failures: Failures,
     flights: JoinSet<Landed>,
     acks: Settler,
     deaths: Settler,
+    /// Messages of former versions that are stored again.
+    moves: Settler,
+    /// Former versions of which a call failed.
+    former_failing: BTreeSet<Arc<str>>,
+    former_calls: usize,
+    granting: Option<Granting>,
     pull: Option<Pull>,
     pull_failures: u32,
     pull_trouble: Option<bus::Error>,
@@ -85,12 +99,18 @@ impl Worker {
             hand_max: hand_messages_max(&delivering, ordered),
             backoff: Backoff::from(&spec.retry.backoff),
             letters: Arc::from(context.names.dead_letters()),
+            messages: Arc::from(context.names.messages()),
+            durable: spec.parts.durable(spec.number),
             hand: Hand::new(ordered.then(|| Lanes::new(DEFERRED_MAX))),
             breaker: Breaker::new(spec.breaker),
             failures: Failures::default(),
             flights: JoinSet::new(),
             acks: Settler::new(usize::MAX),
             deaths: Settler::new(LETTERS_MAX),
+            moves: Settler::new(LETTERS_MAX),
+            former_failing: BTreeSet::new(),
+            former_calls: 0,
+            granting: None,
             pull: None,
             pull_failures: 0,
             pull_trouble: None,
@@ -118,7 +138,9 @@ impl Worker {
             self.advance(now);
             self.show();
             if self.stop_at.is_some_and(|stop_at| now >= stop_at || self.is_drained(now)) {
-                return Ok(());
+                // Calls that go on now come to nothing: their messages are delivered again.
+                self.flights.shutdown().await;
+                return self.give_back().await;
             }
             let wake = self.wake(now).saturating_sub(now);
             tokio::select! {
@@ -132,6 +154,8 @@ impl Worker {
                 }
                 answer = self.acks.answer() => self.acknowledged(answer)?,
                 answer = self.deaths.answer() => self.buried(answer)?,
+                answer = self.moves.answer() => self.moved(answer)?,
+                answer = granted(&mut self.granting) => self.granted(answer)?,
                 (for_probe, answer) = pulled(&mut self.pull) => self.pulled(for_probe, answer)?,
                 Some(answer) = self.put_offs.next() => check(answer)?,
                 answer = answered(&mut self.progress) => check(answer)?,
@@ -151,7 +175,7 @@ impl Worker {
     async fn await_returning(&mut self) -> Result<(), bus::Error> {
         let mut failures = 0;
         while self.is_ordered() && !self.context.stopping.is_cancelled() {
-            match self.context.bus.durable(&self.spec.durable).await {
+            match self.context.bus.durable(&self.durable).await {
                 Ok(info) => {
                     let missing = info.in_flight + info.redelivering;
                     let until = self.now() + self.spec.ack_wait * 3 + DEFERRED * 2;
@@ -172,21 +196,25 @@ impl Worker {
     /// Begins everything that may begin now.
     fn advance(&mut self, now: Duration) {
         let bus = Arc::clone(&self.context.bus);
-        self.acks.start(&*bus, &self.spec.durable, &self.letters, now);
-        self.deaths.start(&*bus, &self.spec.durable, &self.letters, now);
+        self.acks.start(&*bus, &self.durable, &self.letters, now);
+        self.deaths.start(&*bus, &self.durable, &self.letters, now);
         if now >= self.progress_at && self.progress.is_none() {
             self.progress_at = now + self.spec.ack_wait / 3;
             let sequences = self.hand.sequences();
             if !sequences.is_empty() {
-                self.progress = Some(bus.in_progress(&self.spec.durable, &sequences));
+                self.progress = Some(bus.in_progress(&self.durable, &sequences));
             }
         }
         if self.stop_at.is_some() {
+            self.moves.start(&*bus, &self.durable, &self.messages, now);
             return;
         }
         if self.returning.as_ref().is_some_and(|r| r.seen.len() >= r.missing || now >= r.until) {
             self.returning = None;
         }
+        self.send_former(now);
+        // What it moves is to be stored now, not with the next event.
+        self.moves.start(&*bus, &self.durable, &self.messages, now);
         match self.breaker.passing(now) {
             Passing::All => {
                 while self.flights.len() < self.delivering.concurrency
@@ -204,21 +232,27 @@ impl Worker {
     fn choose(&self, now: Duration) -> Choice {
         match self.returning {
             Some(_) => Choice::Nothing,
-            None => self.hand.choose(now, &self.delivering, self.spec.retry.max_attempts),
+            None => {
+                let failing = self.breaker.is_failing();
+                self.hand.choose(now, &self.delivering, self.spec.retry.max_attempts, failing)
+            }
         }
     }
 
     fn send(&mut self, sequences: Vec<u64>, probe: bool, now: Duration) {
+        self.call(sequences, Arc::clone(&self.spec.sink), None, probe, now);
+    }
+
+    fn call(&mut self, sequences: Vec<u64>, sink: Arc<dyn Sink>, former: Option<Arc<str>>, probe: bool, now: Duration) {
         let call = self.failures.call();
         let messages: Vec<_> = sequences.iter().map(|sequence| self.hand.start(*sequence, call)).collect();
-        let sink = Arc::clone(&self.spec.sink);
         self.flights.spawn(async move {
             let delivered = AssertUnwindSafe(sink.deliver(&messages)).catch_unwind().await;
             let outcomes = delivered.ok().filter(|outcomes| outcomes.len() == messages.len()).unwrap_or_else(|| {
                 let failure = Failure::new("sink-fault", "the sink broke off or did not account for every message");
                 vec![Delivered::Transient { failure, retry_after: None }; messages.len()]
             });
-            Landed { call, probe, sequences, outcomes, began: now }
+            Landed { call, former, probe, sequences, outcomes, began: now }
         });
     }
 
@@ -230,8 +264,9 @@ impl Worker {
         }
         let (now, jitter) = (self.now(), (self.spec.jitter)());
         let settled = self.acks.answered(answer, now, jitter);
-        self.spec.unit.received(settled.len() as u64);
-        self.spec.unit.emitted(settled.len() as u64);
+        let delivered = settled.iter().filter(|item| self.hand.holds(item.sequence)).count() as u64;
+        self.spec.unit.received(delivered);
+        self.spec.unit.emitted(delivered);
         settled.iter().for_each(|item| self.hand.drop(item.sequence));
         Ok(())
     }
@@ -253,19 +288,23 @@ impl Worker {
 
     /// Whether all is done that a stopping worker waits for.
     fn is_drained(&self, now: Duration) -> bool {
-        let stuck = self.deaths.is_waiting(now) || self.deaths.is_idle();
-        self.flights.is_empty() && self.acks.is_idle() && stuck && self.put_offs.is_empty()
+        let stuck = |settler: &Settler| settler.is_waiting(now) || settler.is_idle();
+        let storing = [&self.deaths, &self.moves].into_iter().all(stuck);
+        self.flights.is_empty() && self.acks.is_idle() && storing && self.put_offs.is_empty()
     }
 
     /// The next moment at which something may begin by time alone.
     fn wake(&self, now: Duration) -> Duration {
         let mut wake = if self.progress.is_none() { self.progress_at } else { now + self.spec.ack_wait };
         wake = self.stop_at.map_or(wake, |at| wake.min(at));
-        for at in [self.acks.retry_at, self.deaths.retry_at, self.pull_at] {
+        for at in [self.acks.retry_at, self.deaths.retry_at, self.moves.retry_at, self.pull_at] {
             wake = if at > now { wake.min(at) } else { wake };
         }
         if let Some(returning) = &self.returning {
             wake = wake.min(returning.until);
+        }
+        if let Some(at) = self.hand.former().map(|(_, at)| at).filter(|at| *at > now).min() {
+            wake = wake.min(at);
         }
         match self.breaker.passing(now) {
             Passing::NothingUntil(until) => wake = wake.min(until),
@@ -296,7 +335,9 @@ impl Worker {
             let full = matches!(error, bus::Error::Full { .. });
             let what = if full { "dead letters full" } else { "dead letters cannot be stored" };
             (State::Paused, Some(format!("{what}: {error}")))
-        } else if let Some(error) = self.acks.trouble.as_ref().or(self.pull_trouble.as_ref()) {
+        } else if let Some(error) =
+            [&self.acks.trouble, &self.moves.trouble, &self.pull_trouble].into_iter().flatten().next()
+        {
             (State::Paused, Some(format!("bus: {error}")))
         } else if broken {
             let last = self.last_failure.as_ref().map_or("", |failure| failure.message.as_str());
@@ -330,6 +371,13 @@ async fn answered<T>(call: &mut Option<BoxFuture<'static, T>>) -> T {
     let answer = waiting.await;
     *call = None;
     answer
+}
+
+async fn granted(granting: &mut Option<Granting>) -> Result<Arc<Run>, parts::Error> {
+    match granting {
+        Some(granting) => (&mut granting.answer).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn pulled(pull: &mut Option<Pull>) -> (bool, Result<Vec<Delivery>, bus::Error>) {

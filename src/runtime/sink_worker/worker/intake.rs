@@ -1,16 +1,24 @@
 //! How messages come in: when to pull, what to probe with, what goes back to the bus to make room.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::hand::Held;
 use super::super::{DEFERRED, DEFERRED_MAX, HAND_BYTES_MAX, PROBE_PULL_WAIT, PULL_WAIT};
-use super::{BACKOFF, Held, Pull, Worker};
+use super::former::held;
+use super::{BACKOFF, Pull, Worker};
+use crate::flow::breaker::PROBES_MAX;
 use crate::flow::ordering::Offered;
 use crate::ports::bus::{self, Delivery};
 
 impl Worker {
     pub(super) fn may_pull(&self, now: Duration) -> bool {
-        let settling = self.acks.trouble.is_none() && self.deaths.trouble.is_none();
-        self.pull.is_none() && settling && now >= self.pull_at && self.put_offs.len() < DEFERRED_MAX
+        let settling = [&self.acks, &self.deaths, &self.moves].into_iter().all(|settler| settler.trouble.is_none());
+        self.pull.is_none()
+            && self.granting.is_none()
+            && settling
+            && now >= self.pull_at
+            && self.put_offs.len() < DEFERRED_MAX
     }
 
     pub(super) fn pull_more(&mut self, now: Duration) {
@@ -27,7 +35,7 @@ impl Worker {
 
     pub(super) fn pull(&mut self, messages_max: usize, wait: Duration, for_probe: bool) {
         let bytes_max = HAND_BYTES_MAX.saturating_sub(self.hand.bytes()).max(1);
-        let answer = self.context.bus.pull(&self.spec.durable, messages_max, bytes_max, wait);
+        let answer = self.context.bus.pull(&self.durable, messages_max, bytes_max, wait);
         self.pull = Some(Pull { for_probe, answer });
     }
 
@@ -44,8 +52,8 @@ impl Worker {
             }
             let room = self.hand_max.saturating_sub(self.hand.len());
             if room > 0 {
-                // With keys the first may belong to a stuck one; a few more may not.
-                let messages_max = if self.is_ordered() { room } else { 1 };
+                // The first may have failed before, or belong to a stuck key; a few more may not.
+                let messages_max = if self.is_ordered() { room } else { room.min(PROBES_MAX as usize) };
                 let wait = if candidate.is_some() { PROBE_PULL_WAIT } else { PULL_WAIT };
                 return self.pull(messages_max, wait, true);
             }
@@ -68,7 +76,7 @@ impl Worker {
     }
 
     pub(super) fn put_off(&mut self, sequence: u64, delay: Duration) {
-        self.put_offs.push(self.context.bus.put_off(&self.spec.durable, sequence, delay));
+        self.put_offs.push(self.context.bus.put_off(&self.durable, sequence, delay));
     }
 
     pub(super) fn pulled(
@@ -82,7 +90,7 @@ impl Worker {
             Ok(deliveries) => {
                 self.pull_failures = 0;
                 self.pull_trouble = None;
-                deliveries.into_iter().for_each(|delivery| self.take(delivery, now));
+                self.grant(deliveries, now);
                 Ok(())
             }
             Err(error) if error.is_retryable() => {
@@ -95,9 +103,8 @@ impl Worker {
         }
     }
 
-    pub(super) fn take(&mut self, delivery: Delivery, now: Duration) {
-        let Delivery { message, attempt, .. } = delivery;
-        let sequence = message.sequence;
+    pub(super) fn take(&mut self, delivery: Delivery, former: Option<Arc<str>>, now: Duration) {
+        let (sequence, attempt) = (delivery.message.sequence, delivery.attempt);
         if let Some(returning) = &mut self.returning
             && sequence <= returning.delivered
         {
@@ -107,9 +114,9 @@ impl Worker {
         if self.hand.holds(sequence) {
             return;
         }
-        let key = self.spec.order_by.as_ref().map(|order_by| order_by(&message)).transpose();
+        let key = self.spec.order_by.as_ref().map(|order_by| order_by(&delivery.message)).transpose();
         let base = if self.is_ordered() { 1 } else { attempt };
-        let held = Held { message, base, counted: 0, tried: 0, not_before: Duration::ZERO, arrived: now };
+        let held = Held { tried: self.failures.tried(sequence), ..held(delivery, base, former, now) };
         match key {
             Ok(key) => {
                 if self.hand.take(key.as_deref(), held) == Offered::Deferred {

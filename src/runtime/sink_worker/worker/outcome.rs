@@ -8,10 +8,14 @@ use crate::flow::dead_letter::{Death, dead_letter};
 use crate::flow::failure::Failure;
 use crate::ports::sink::Delivered;
 use crate::transforms::{Became, Seen};
+use crate::unit::status;
 use crate::unit::tap::Record;
 
 impl Worker {
     pub(super) fn landed(&mut self, landed: Landed) {
+        if let Some(former) = landed.former.clone() {
+            return self.former_landed(&former, landed);
+        }
         let now = self.now();
         let unit = self.spec.id.to_string();
         metrics::histogram!("vejas_sink_delivery_seconds", "unit" => unit)
@@ -25,7 +29,12 @@ impl Worker {
             self.breaker.succeeded(landed.probe);
         } else {
             let was_closed = self.breaker.is_closed();
-            self.breaker.failed(now, landed.probe, asked.max());
+            let asked = asked.max();
+            // A receiver that asks for a pause spoke of itself. Otherwise it may be the message: others show it at once.
+            let may_be_its_own = landed.probe && asked.is_none() && self.hand.has_untried();
+            if !(may_be_its_own && self.breaker.probe_another(now)) {
+                self.breaker.failed(now, landed.probe, asked);
+            }
             self.probe_pulled = false;
             if was_closed && !self.breaker.is_closed() {
                 self.failures.outage();
@@ -40,7 +49,7 @@ impl Worker {
             match outcome {
                 Delivered::Done => {
                     self.failures.forget(sequence);
-                    self.acks.push(Item { sequence, letter: None });
+                    self.acks.push(Item { sequence, stored: None });
                 }
                 Delivered::Permanent(failure) => {
                     self.note(sequence, &failure);
@@ -63,7 +72,7 @@ impl Worker {
     }
 
     /// Tells those who look at the sink what became of one delivery.
-    fn tell(&self, sequence: u64, outcome: &Delivered) {
+    pub(super) fn tell(&self, sequence: u64, outcome: &Delivered) {
         let held = self.hand.get(sequence);
         let became = match outcome {
             Delivered::Done => Became::Delivered,
@@ -103,12 +112,12 @@ impl Worker {
         tracing::warn!(unit = %self.spec.id, code = failure.code, "dead letter: {}", failure.message);
         let death = Death {
             unit: &self.spec.id,
-            digest: &self.spec.digest,
+            digest: status::short(held.former.as_deref().unwrap_or(&self.spec.digest)),
             attempts: held.attempt(),
             failure,
             last: self.context.clock.now(),
         };
         let letter = dead_letter(&self.context.names, &held.message, &death);
-        self.deaths.push(Item { sequence, letter: Some(letter) });
+        self.deaths.push(Item { sequence, stored: Some(letter) });
     }
 }

@@ -1,4 +1,4 @@
-//! The process under measurement, in a folder of its own that is removed afterwards.
+//! The real binary in a folder of its own that is removed afterwards: started, watched, stopped, killed.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Failure;
+use super::Failure;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -17,6 +17,7 @@ pub struct Process {
     pub api: SocketAddr,
     pub ingress: SocketAddr,
     child: Option<Child>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Process {
@@ -25,31 +26,49 @@ impl Process {
         fs::create_dir(folder.path().join("manifests"))?;
         fs::write(folder.path().join("manifests/bench.yaml"), manifests)?;
         let free = || TcpListener::bind("127.0.0.1:0")?.local_addr();
-        Ok(Process { api: free()?, ingress: free()?, folder, child: None })
+        Ok(Process { api: free()?, ingress: free()?, folder, child: None, environment: Vec::new() })
     }
 
     pub fn data(&self) -> std::path::PathBuf {
         self.folder.path().join("data")
     }
 
+    /// A setting for every later start.
+    pub fn environment(&mut self, name: &'static str, value: impl Into<String>) {
+        self.environment.push((name, value.into()));
+    }
+
     /// Starts it and answers how long it took to become ready.
     pub fn start(&mut self, binary: &Path) -> Result<Duration, Failure> {
-        let binary = binary.canonicalize()?;
-        let log = fs::File::create(self.folder.path().join("log"))?;
         let began = Instant::now();
+        self.launch(binary)?;
+        self.wait_ready()?;
+        Ok(began.elapsed())
+    }
+
+    /// Starts it and waits for nothing.
+    pub fn launch(&mut self, binary: &Path) -> Result<(), Failure> {
+        let binary = binary.canonicalize()?;
+        let log = fs::File::options().create(true).append(true).open(self.folder.path().join("log"))?;
         let child = Command::new(binary)
             .arg("run")
             .current_dir(self.folder.path())
             .env("VEJAS_DATA_DIR", self.data())
             .env("VEJAS_HTTP_ADDR", self.api.to_string())
             .env("VEJAS_INGRESS_ADDR", self.ingress.to_string())
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()?;
         self.child = Some(child);
+        Ok(())
+    }
+
+    pub fn wait_ready(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
         while !get(self.api, "/readyz").is_ok_and(|(status, _)| status == 200) {
-            if let Some(status) = self.child.as_mut().expect("just started").try_wait()? {
+            if let Some(status) = self.child.as_mut().ok_or("not running")?.try_wait()? {
                 return Err(format!("vejas ended with {status}: {}", self.log()).into());
             }
             if began.elapsed() > PATIENCE {
@@ -57,10 +76,21 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(began.elapsed())
+        Ok(())
     }
 
-    fn log(&self) -> String {
+    /// SIGKILL: no warning, no clean-up. Answers when the process is gone.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        let mut child = self.child.take().ok_or("not running")?;
+        if let Some(status) = child.try_wait()? {
+            return Err(format!("vejas had ended by itself with {status}: {}", self.log()).into());
+        }
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
@@ -83,6 +113,27 @@ impl Process {
             thread::sleep(Duration::from_millis(50));
         }
         Ok(())
+    }
+
+    /// Waits until no unit has anything left to do, and answers how long that took.
+    pub fn drain(&self, patience: Duration) -> Result<Duration, Failure> {
+        let began = Instant::now();
+        loop {
+            let (_, body) = get(self.api, "/api/v1/status")?;
+            let status: serde_json::Value = serde_json::from_str(&body)?;
+            let units = status["units"].as_array().ok_or("status without units")?;
+            let is_busy = |unit: &serde_json::Value| {
+                let left = |field: &&str| unit["lag"][*field].as_u64().unwrap_or(0) > 0;
+                ["pending", "inFlight", "redelivering"].iter().any(left)
+            };
+            if !units.iter().any(is_busy) {
+                return Ok(began.elapsed());
+            }
+            if began.elapsed() > patience {
+                return Err(format!("did not drain within {patience:?}: {status:#}\n{}", self.log()).into());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// A line of `/proc/<pid>/status` in MB: `VmRSS` now, `VmHWM` at most so far.

@@ -1,0 +1,343 @@
+//! Handing out, and the answers to it.
+//!
+//! A pull asks for what is there, or else for the first message that comes. The server may go on filling a request after we
+//! have handed out its first messages, when its in-flight limit made it stop; such a request is kept and asked first by the
+//! next pull, so that no delivery is dropped. What comes for a pull that was given up is handed back at once.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use async_nats::{Message, Subject};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::Shared;
+use super::api::{self, Fail};
+use super::durable::{Local, Out};
+use super::header;
+use super::link::{Conversation, Lane};
+use super::stream::token;
+use crate::flow::message::Stored;
+use crate::ports::bus::{Delivery, Durable, Error, PULL_MESSAGES_MAX};
+use crate::time::Timestamp;
+
+/// Between two requests when the first was refused for a passing reason.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// How long after the first message the rest of a request may take before what is there is handed out.
+const REST_WAIT: Duration = Duration::from_millis(10);
+/// The server says that it still knows of a request this often; without two of them it is made anew.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Answers to deliveries in flight for one call.
+const ANSWERS_IN_FLIGHT_MAX: usize = 4096;
+/// Requests that stay open for one durable.
+const OPEN_MAX: usize = 16;
+
+/// What the server said instead of a message.
+enum Said {
+    Message(Box<Message>),
+    /// The request is over.
+    Done,
+    /// It still knows of the request.
+    Alive,
+    /// The first message is larger than the bytes asked for.
+    TooLarge,
+    Gone,
+    /// As many as were asked for are there.
+    Enough,
+    /// No news for too long, or the connection is lost.
+    Silent,
+}
+
+impl Shared {
+    pub(super) async fn pull(
+        self: Arc<Self>,
+        durable: Durable,
+        messages_max: usize,
+        bytes_max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, Error> {
+        let local = self.local(&durable).await?;
+        let messages_max = messages_max.clamp(1, PULL_MESSAGES_MAX);
+        let until = self.now() + wait;
+        let mut request = Request { max: messages_max, bytes_max: Some(bytes_max) };
+        loop {
+            let kept = self.kept(&local);
+            let adopted = kept.is_some();
+            let mut open = match kept {
+                Some(open) => open,
+                None => self.request(&local, &request, until.saturating_sub(self.now())).await?,
+            };
+            let mut taken = Taken { local: &local, deliveries: Vec::new() };
+            let said = self.collect(&mut open, &mut taken, messages_max, until).await;
+            if !taken.deliveries.is_empty() {
+                if matches!(said, Said::Enough | Said::Silent) {
+                    self.keep(&local, open);
+                }
+                return Ok(taken.deliveries);
+            }
+            if matches!(said, Said::Silent) {
+                self.keep(&local, open);
+            }
+            match said {
+                Said::Gone => return Err(self.gone(&durable).await),
+                Said::TooLarge => request = Request { max: 1, bytes_max: None },
+                _ => {}
+            }
+            let left = until.saturating_sub(self.now());
+            if left.is_zero() {
+                return Ok(Vec::new());
+            }
+            self.connection.link()?;
+            if !adopted {
+                tokio::time::sleep(AGAIN_AFTER.min(left)).await;
+            }
+        }
+    }
+
+    /// A request of an earlier pull that may still be filled.
+    fn kept(&self, local: &Local) -> Option<Open> {
+        let now = self.now();
+        let mut all = local.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // What lies in an old one is about to be handed out again; given up, it is handed back.
+        all.retain(|open| open.conversation.link().lost_because().is_none() && now < open.kept_at + local.ack_wait / 2);
+        all.pop()
+    }
+
+    fn keep(&self, local: &Local, open: Open) {
+        let now = self.now();
+        let may_be_filled = open.left > 0 && now < open.until;
+        let mut all = local.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if may_be_filled && all.len() < OPEN_MAX {
+            all.push(Open { kept_at: now, ..open });
+        }
+    }
+
+    async fn request(&self, local: &Local, request: &Request, wait: Duration) -> Result<Open, Error> {
+        let link = self.connection.link()?;
+        let conversation = link.converse().await.map_err(Error::Unavailable)?;
+        let wait = wait.max(Duration::from_millis(1));
+        let mut body = json!({ "batch": request.max, "no_wait": true, "expires": nanos(wait) });
+        if let Some(bytes) = request.bytes_max.filter(|bytes| *bytes < i32::MAX as usize) {
+            body["max_bytes"] = json!(bytes);
+        }
+        if wait > HEARTBEAT * 2 {
+            body["idle_heartbeat"] = json!(nanos(HEARTBEAT));
+        }
+        let call = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", token(&local.name.stream)?, token(&local.name.name)?);
+        link.ask(&conversation, Subject::from(call), Bytes::from(body.to_string()));
+        let now = self.now();
+        Ok(Open { conversation, left: request.max, until: now + wait, kept_at: now })
+    }
+
+    /// Takes what comes until the request is over, enough is there, or time is up.
+    async fn collect(&self, open: &mut Open, taken: &mut Taken<'_>, messages_max: usize, until: Duration) -> Said {
+        while open.left > 0 {
+            if taken.deliveries.len() >= messages_max {
+                return Said::Enough;
+            }
+            let patience = if taken.deliveries.is_empty() {
+                // A little longer than the request lives, to hear its end.
+                (until.saturating_sub(self.now()) + REST_WAIT).min(HEARTBEAT * 2 + HEARTBEAT / 2)
+            } else {
+                REST_WAIT
+            };
+            let said = match tokio::time::timeout(patience, open.conversation.next()).await {
+                Ok(Some(message)) => said(message),
+                Ok(None) | Err(_) => Said::Silent,
+            };
+            match said {
+                Said::Alive => {}
+                Said::Message(message) => {
+                    open.left -= 1;
+                    taken.take(*message, self.now());
+                }
+                other => return other,
+            }
+        }
+        // The server says nothing more about a request that it filled.
+        Said::Done
+    }
+
+    async fn gone(&self, durable: &Durable) -> Error {
+        self.durables.forget(durable);
+        match self.local(durable).await {
+            Err(error) => error,
+            // It is there, so it was without a leader.
+            Ok(_) => Error::Unavailable(format!("nobody answers for durable {}", durable.name)),
+        }
+    }
+
+    /// Acknowledges, and waits until the server confirms each. A sequence we hold no delivery of changes nothing.
+    pub(super) async fn acknowledge(&self, durable: &Durable, sequences: &[u64]) -> Result<(), Error> {
+        let local = self.local(durable).await?;
+        for chunk in sequences.chunks(ANSWERS_IN_FLIGHT_MAX) {
+            let link = self.connection.link()?;
+            let mut sent = Vec::with_capacity(chunk.len());
+            for sequence in chunk {
+                let Some(out) = local.out().get(sequence).cloned() else { continue };
+                let timeout = self.connection.timeout();
+                let payload = Bytes::from_static(b"+ACK");
+                let answer =
+                    link.request(Lane::Direct, out.reply, None, payload, timeout).map_err(Error::Unavailable)?;
+                sent.push((*sequence, answer));
+            }
+            let answers = sent.into_iter().map(|(sequence, answer)| {
+                let link = &link;
+                async move { (sequence, api::answer(link, answer).await) }
+            });
+            for (sequence, answer) in join_all(answers).await {
+                match answer {
+                    Ok(_) => drop(local.out().remove(&sequence)),
+                    Err(Fail::NoResponders) => return Err(self.gone(durable).await),
+                    Err(fail) => return Err(fail.error(&durable.stream)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn put_off(&self, durable: &Durable, sequence: u64, delay: Duration) -> Result<(), Error> {
+        let local = self.local(durable).await?;
+        let link = self.connection.link()?;
+        let Some(out) = local.out().get(&sequence).cloned() else { return Ok(()) };
+        let body = if delay.is_zero() { "-NAK".to_owned() } else { format!("-NAK {{\"delay\": {}}}", nanos(delay)) };
+        self.confirmed(&local, &link, out, body.into()).await
+    }
+
+    async fn confirmed(
+        &self,
+        local: &Local,
+        link: &Arc<super::link::Link>,
+        out: Out,
+        body: Bytes,
+    ) -> Result<(), Error> {
+        let sent = link.request(Lane::Direct, out.reply, None, body, self.connection.timeout());
+        let sent = sent.map_err(Error::Unavailable)?;
+        match api::answer(link, sent).await {
+            Ok(_) => Ok(()),
+            Err(Fail::NoResponders) => Err(self.gone(&local.name).await),
+            Err(fail) => Err(fail.error(&local.name.stream)),
+        }
+    }
+
+    pub(super) async fn in_progress(&self, durable: &Durable, sequences: &[u64]) -> Result<(), Error> {
+        let local = self.local(durable).await?;
+        let link = self.connection.link()?;
+        let now = self.now();
+        let mut sent = Vec::with_capacity(sequences.len());
+        for sequence in sequences {
+            let Some(reply) = local.out().get_mut(sequence).map(|out| {
+                out.at = now;
+                out.reply.clone()
+            }) else {
+                continue;
+            };
+            let payload = Bytes::from_static(b"+WPI");
+            let answer = link.request(Lane::Direct, reply, None, payload, self.connection.timeout());
+            sent.push(answer.map_err(Error::Unavailable)?);
+        }
+        for answer in sent {
+            match api::answer(&link, answer).await {
+                Ok(_) => {}
+                Err(Fail::NoResponders) => return Err(self.gone(durable).await),
+                Err(fail) => return Err(fail.error(&durable.stream)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A request the server may still fill.
+pub(super) struct Open {
+    conversation: Conversation,
+    /// Messages it asked for that have not come.
+    left: usize,
+    /// When the server forgets it.
+    until: Duration,
+    kept_at: Duration,
+}
+
+struct Request {
+    max: usize,
+    bytes_max: Option<usize>,
+}
+
+struct Taken<'a> {
+    local: &'a Local,
+    deliveries: Vec<Delivery>,
+}
+
+impl Taken<'_> {
+    fn take(&mut self, message: Message, now: Duration) {
+        let Some(reply) = message.reply.clone() else { return };
+        let Some(place) = Place::parse(&reply) else { return };
+        let (headers, _) = header::decode(message.headers.as_ref());
+        let stored = Stored {
+            sequence: place.sequence,
+            subject: message.subject.to_string(),
+            headers,
+            payload: message.payload,
+            time: place.time,
+        };
+        self.local.remember(place.sequence, Out { reply, at: now });
+        self.deliveries.push(Delivery { message: stored, attempt: place.attempt, pending: place.pending });
+    }
+}
+
+/// What the reply subject of a delivery says.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    attempt: u32,
+    sequence: u64,
+    time: Timestamp,
+    pending: u64,
+}
+
+impl Place {
+    /// `$JS.ACK.<stream>.<durable>.<attempt>.<sequence>.<n>.<nanoseconds>.<pending>`, or with domain and account before the
+    /// stream and a random token behind.
+    fn parse(reply: &str) -> Option<Place> {
+        let tokens: Vec<&str> = reply.split('.').collect();
+        let at = match tokens.len() {
+            9 => 4,
+            11.. => 6,
+            _ => return None,
+        };
+        Some(Place {
+            attempt: tokens[at].parse().ok()?,
+            sequence: tokens[at + 1].parse().ok()?,
+            time: Timestamp(tokens[at + 3].parse().ok()?),
+            pending: tokens[at + 4].parse().ok()?,
+        })
+    }
+}
+
+fn said(message: Message) -> Said {
+    let Some(status) = message.status else { return Said::Message(Box::new(message)) };
+    let description = message.description.as_deref().unwrap_or_default();
+    match status.as_u16() {
+        100 => Said::Alive,
+        503 => Said::Gone,
+        409 if description.contains("Consumer Deleted") => Said::Gone,
+        409 if description.contains("MaxBytes") => Said::TooLarge,
+        _ => Said::Done,
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_a_reply_subject_are_read() {
+        let place = Place { attempt: 2, sequence: 17, time: Timestamp(5), pending: 3 };
+        assert_eq!(Place::parse("$JS.ACK.S.d.2.17.9.5.3").as_ref(), Some(&place));
+        assert_eq!(Place::parse("$JS.ACK.hub.ACC.S.d.2.17.9.5.3.x1").as_ref(), Some(&place));
+        assert_eq!(Place::parse("$JS.ACK.S.d.2.17"), None);
+    }
+}
