@@ -10,7 +10,7 @@
 //! - [`manifest`]: YAML in, validated desired state or all problems out
 //! - [`flow`]: the message and the loop's arithmetic: acknowledgement, attempts, back-off
 //! - [`transforms`]: what a flow does with a message, one verb per file
-//! - [`protocol`]: which version of a unit works on which message
+//! - [`protocol`]: who owns a unit that only one member may run, and which version of a unit works on which message
 //! - [`testing`]: runs Test manifests: a flow on given messages, found beside expected
 //!
 //! Ports, traits and their errors only:

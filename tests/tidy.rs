@@ -154,3 +154,15 @@ fn nothing_is_left_half_done() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
+
+/// The invariant table of the protocol, the predicates and the model name the same ids.
+#[test]
+fn every_invariant_of_the_protocol_is_used_by_the_model() {
+    let table = fs::read_to_string(root().join("src/protocol/README.md")).unwrap();
+    let model = fs::read_to_string(root().join("tests/model/explore.rs")).unwrap();
+    let ids: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("| own-")?.split(' ').next()).collect();
+    assert!(ids.len() > 10, "no invariant table");
+    for id in ids.iter().filter(|id| !["M1", "M2"].contains(id)) {
+        assert!(model.contains(&format!("\"own-{id}\"")), "own-{id} is not checked by tests/model");
+    }
+}
