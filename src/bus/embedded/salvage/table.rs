@@ -208,27 +208,45 @@ impl Table {
         Ok(Ok(Block { kind: head.kind, plain: Bytes::from(plain), end }))
     }
 
-    /// The last entry of all: looked for backwards, as the last data block ends where the index begins.
+    /// The newest version of the last key. A flush keeps older versions of a key while somebody reads at an older point, the
+    /// newest first; so the last entry of all may be an old one, and the newest may be some blocks before it.
     pub fn last(&self) -> io::Result<Option<Entry>> {
         let Some(facts) = &self.facts else { return Ok(None) };
-        let mut window = vec![0; STEP_BYTES + BLOCK_HEAD_BYTES];
         let mut end = facts.data_end;
+        let mut newest: Option<Entry> = None;
         while end > 0 {
-            let begin = end.saturating_sub(STEP_BYTES as u64);
-            let bytes = window.len().min(usize::try_from(facts.data_end - begin).unwrap_or(0));
+            let Some((begin, mut entries)) = self.block_until(end, facts)? else { break };
+            let Some(key) = newest.as_ref().or(entries.last()).map(|entry| entry.key.clone()) else { break };
+            let Some(at) = entries.iter().position(|entry| entry.key == key) else { break };
+            newest = Some(entries.swap_remove(at));
+            if at > 0 {
+                break;
+            }
+            end = begin;
+        }
+        Ok(newest)
+    }
+
+    /// The data block that ends here, and where it begins: looked for backwards, because nothing says so.
+    fn block_until(&self, end: u64, facts: &Facts) -> io::Result<Option<(u64, Vec<Entry>)>> {
+        let mut window = vec![0; STEP_BYTES + BLOCK_HEAD_BYTES];
+        let mut until = end;
+        while until > 0 {
+            let begin = until.saturating_sub(STEP_BYTES as u64);
+            let bytes = window.len().min(usize::try_from(end - begin).unwrap_or(0));
             self.file.read_exact_at(&mut window[..bytes], begin)?;
             for at in (0..bytes.saturating_sub(BLOCK_HEAD_BYTES - 1)).rev() {
                 let head =
                     window[at..].starts_with(BLOCK_MAGIC).then(|| Head::decode(&window[at..at + BLOCK_HEAD_BYTES]));
                 let Some(Some(head)) = head else { continue };
                 let block_at = begin + at as u64;
-                if block_at + BLOCK_HEAD_BYTES as u64 + u64::from(head.stored_bytes) != facts.data_end {
+                if block_at + BLOCK_HEAD_BYTES as u64 + u64::from(head.stored_bytes) != end {
                     continue;
                 }
                 let block = self.block(block_at, facts.compressed)?;
-                return Ok(block.ok().and_then(|block| entries(&block.plain, 0).ok()).and_then(|mut all| all.pop()));
+                return Ok(block.ok().and_then(|block| entries(&block.plain, 0).ok()).map(|all| (block_at, all)));
             }
-            end = begin;
+            until = begin;
         }
         Ok(None)
     }
@@ -413,5 +431,37 @@ impl Varints<'_> {
         let taken = self.bytes.slice(self.at..end);
         self.at = end;
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fjall::{Database, KeyspaceCreateOptions};
+
+    use super::*;
+
+    /// A reader at an older point makes a flush keep what it may still see.
+    #[test]
+    fn the_newest_version_of_the_last_key_is_found_behind_any_number_of_older_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::builder(folder.path()).worker_threads(1).open().unwrap();
+        let keyspace = database.keyspace("records", KeyspaceCreateOptions::default).unwrap();
+        keyspace.insert("a", "x").unwrap();
+        let mut snapshots = Vec::new();
+        for number in 0..2_000_u64 {
+            keyspace.insert([0xff, 0xff], number.to_be_bytes()).unwrap();
+            snapshots.push(database.snapshot());
+        }
+        keyspace.rotate_memtable_and_wait().unwrap();
+        let tables = folder.path().join("keyspaces/1/tables");
+        let path = std::fs::read_dir(tables).unwrap().next().unwrap().unwrap().path();
+        let open = || Table::open(&path).unwrap().0;
+        let (mut entries, mut cursor) = (0, open().cursor());
+        while let Some(Step::Entry(_)) = cursor.next().unwrap() {
+            entries += 1;
+        }
+        assert!(entries > 1_000, "the flush kept {entries} entries: the test shows nothing");
+        let last = open().last().unwrap().unwrap();
+        assert_eq!(last.value.as_deref(), Some(&1_999_u64.to_be_bytes()[..]));
     }
 }

@@ -104,7 +104,7 @@ fn table(tree: &mut Tree, path: &Path, id: u64, checksum: Option<u128>, depth: D
         }
     }
     tree.tables.push(Listed { path: path.to_owned() });
-    // The mark sorts last, so it is the last entry of the table that has it.
+    // The mark sorts last, so its newest version is the newest of the last key of the table that has it.
     if let Ok(Some(entry)) = table.last()
         && entry.key == meta::MARK
         && let Some(Ok(mark)) = entry.value.as_deref().map(Mark::decode)
