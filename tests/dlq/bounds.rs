@@ -1,15 +1,19 @@
 //! What a single call may look at, store and fill.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use vejas::bus::embedded::Embedded;
 use vejas::id::Names;
 use vejas::ports::bus::{self, Batch, Bus};
+use vejas::ports::clock::Clock;
+use vejas::runtime::clock::SystemClock;
+use vejas::time::Timestamp;
 use vejas::runtime::dead_letters::view::Replay;
 use vejas::runtime::dead_letters::{DeadLetters, Error, PAGE_LETTERS_MAX, Selection};
 use vejas::runtime::open_bus;
 
-use crate::ground::{failed, ground};
+use crate::ground::{failed, failed_at, ground};
 
 async fn fill(bus: &Embedded, letters: u64, payload: impl Fn(u64) -> Vec<u8>) {
     let stream: Arc<str> = Arc::from(Names::default().dead_letters());
@@ -38,6 +42,19 @@ async fn a_filter_that_matches_little_answers_early_and_says_where_to_go_on() {
     assert!(select.from.is_some_and(|from| from > 1 && from <= count), "{:?}", select.from);
     let second = letters.page(&select).await.unwrap();
     assert_eq!((second.letters.len(), second.letters[0].sequence, second.next), (1, count, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_whose_failure_was_stamped_by_a_clock_ahead_of_the_bus_is_found_by_its_time() {
+    let (folder, bus) = ground(1 << 30).await;
+    let names = Names::default();
+    let ahead = SystemClock.now().plus(Duration::from_secs(60));
+    bus.publish(&Arc::from(names.dead_letters()), failed_at(ahead, 1, b"late"), None).await.unwrap();
+    bus.close();
+    let letters = DeadLetters::open(folder.path(), &names).await.unwrap();
+    let since = |time: Timestamp| Selection { since: Some(time.to_string()), ..Selection::default() };
+    assert_eq!(letters.page(&since(ahead)).await.unwrap().letters.len(), 1);
+    assert!(letters.page(&since(ahead.plus(Duration::from_secs(1)))).await.unwrap().letters.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,6 +47,11 @@ pub async fn ground(messages_bytes_max: u64) -> (TempDir, Arc<Embedded>) {
 
 /// The dead letter of a message that `flow/price` could not take.
 pub fn failed(sequence: u64, payload: &[u8]) -> Outgoing {
+    failed_at(Timestamp(0), sequence, payload)
+}
+
+/// The same, with the time of the failure.
+pub fn failed_at(last: Timestamp, sequence: u64, payload: &[u8]) -> Outgoing {
     let failed = Stored {
         sequence,
         subject: "vx.orders".to_owned(),
@@ -55,6 +60,6 @@ pub fn failed(sequence: u64, payload: &[u8]) -> Outgoing {
         time: Timestamp(0),
     };
     let failure = Failure::new("payload", "no");
-    let death = Death { unit: &unit(), digest: "abc", attempts: 1, failure: &failure, last: Timestamp(0) };
+    let death = Death { unit: &unit(), digest: "abc", attempts: 1, failure: &failure, last };
     dead_letter(&Names::default(), &failed, &death)
 }

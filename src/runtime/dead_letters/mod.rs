@@ -45,6 +45,8 @@ use view::{Detail, Edited, Letter, Page, Purge, Purged};
 const LOOKED_AT_MAX: usize = 20_000;
 /// The same in bytes.
 const LOOKED_AT_BYTES_MAX: usize = 64 << 20;
+/// How far the clock that stamps a failure may be ahead of the one that stamps what is stored.
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
 /// Letters read together.
 const READ_LETTERS: usize = 500;
 /// How long the mark of a removed letter stays. A letter is read directly before it is settled, so this is ample.
@@ -231,8 +233,8 @@ impl DeadLetters {
         let through = selection.through.unwrap_or(last).min(last);
         let mut from = selection.from.unwrap_or(1);
         if let Some(since) = matcher.since {
-            // A letter is stored after its message failed.
-            from = from.max(self.bus.sequence_at(&self.stream, since).await?);
+            // A letter is stored after its message failed, but another clock may say when.
+            from = from.max(self.bus.sequence_at(&self.stream, since.minus(CLOCK_SKEW_MAX)).await?);
         }
         let mut letters = Vec::new();
         let (mut looked_at, mut bytes) = (0, 0);
