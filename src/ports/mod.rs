@@ -2,5 +2,6 @@
 
 pub mod bus;
 pub mod clock;
+pub mod peers;
 pub mod sink;
 pub mod store;

@@ -62,10 +62,27 @@ pub enum Change {
     CaughtUp,
 }
 
+/// What a bucket is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketInfo {
+    /// Tells this bucket from one of the same name that was made before or after it. A store of one process gives another identity
+    /// each time it is opened.
+    pub identity: u64,
+    /// For how long, at least, nobody can have used the bucket under another identity.
+    pub age: Duration,
+    /// The newest revision; 0 before the first.
+    pub last: u64,
+    /// How long entries are kept that say nothing themselves.
+    pub ttl: Option<Duration>,
+}
+
 /// Object-safe on purpose: units hold `Arc<dyn Store>`.
 pub trait Store: Send + Sync + 'static {
     /// Makes the bucket, or brings its time to live in line. `ttl` of `None` keeps entries for ever.
     fn ensure_bucket(&self, bucket: &str, ttl: Option<Duration>) -> Answer<()>;
+
+    /// [`Error::NoStream`] when there is no such bucket.
+    fn bucket(&self, bucket: &str) -> Answer<BucketInfo>;
 
     fn get(&self, bucket: &str, key: &str) -> Answer<Option<Entry>>;
 

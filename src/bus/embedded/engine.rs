@@ -100,6 +100,7 @@ struct Space {
 
 pub(super) struct Engine {
     pub clock: SharedClock,
+    pub opened: Timestamp,
     pub db: Option<Arc<Db>>,
     pub window: Arc<Window>,
     pub life: Life,
@@ -132,6 +133,7 @@ impl Engine {
     pub fn new(db: Arc<Db>, window: Arc<Window>, options: &super::open::Options) -> Self {
         Engine {
             clock: Arc::clone(&options.clock),
+            opened: options.clock.now(),
             db: Some(db),
             window,
             life: Life::Running,

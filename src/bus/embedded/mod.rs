@@ -40,6 +40,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use tokio::sync::oneshot;
 
@@ -54,7 +56,8 @@ use crate::ports::bus::{
     Answer, Batch, Bus, Delivery, Durable, DurableConfig, DurableInfo, Error, Expected, PubAck,
     SETTLEMENT_RESERVE_PERCENT, Settlement, Start, StreamConfig, StreamInfo,
 };
-use crate::ports::store::{Change, Entry, Outcome, Store, Write};
+use crate::ports::peers::{Heard, Peers};
+use crate::ports::store::{BucketInfo, Change, Entry, Outcome, Store, Write};
 use crate::time::Timestamp;
 
 /// Bytes one [`Bus::read`] gives at most, about.
@@ -356,10 +359,35 @@ impl Bus for Embedded {
     }
 }
 
+/// Whoever else has the folder is not running: it is open here.
+impl Peers for Embedded {
+    fn call(&self, _: &str, _: Duration) -> BoxFuture<'static, Heard> {
+        Box::pin(std::future::ready(Heard::NoResponders))
+    }
+
+    fn tell(&self, _: &str, _: Bytes) {}
+
+    fn listen(&self, _: &str) -> BoxStream<'static, Result<Bytes, Error>> {
+        Box::pin(futures_util::stream::pending())
+    }
+}
+
 impl Store for Embedded {
     fn ensure_bucket(&self, bucket: &str, ttl: Option<Duration>) -> Answer<()> {
         let bucket = bucket.to_owned();
         self.shared.answer(move |engine| engine.ensure_bucket(&bucket, ttl))
+    }
+
+    fn bucket(&self, bucket: &str) -> Answer<BucketInfo> {
+        let bucket = bucket.to_owned();
+        self.shared.answer(move |engine| {
+            let opened = engine.opened;
+            let id = engine.buckets.find(&bucket).map_err(|_| Error::NoStream(bucket.clone()))?;
+            let bucket = &engine.buckets.all[id as usize];
+            // The lock on the folder was held by nobody when it was opened, so no earlier identity is in use.
+            let age = Duration::MAX;
+            Ok(BucketInfo { identity: opened.0.unsigned_abs(), age, last: bucket.revision, ttl: bucket.ttl })
+        })
     }
 
     fn get(&self, bucket: &str, key: &str) -> Answer<Option<Entry>> {

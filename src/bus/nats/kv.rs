@@ -23,9 +23,9 @@ use super::api::{self, Fail, Held};
 use super::header;
 use super::link::{Lane, Link};
 use super::publish::is_busy;
-use super::stream::{Shape, object, token};
+use super::stream::{Shape, object, time, token};
 use crate::ports::bus::Error;
-use crate::ports::store::{Condition, Entry, Outcome, VALUE_BYTES_MAX, Write};
+use crate::ports::store::{BucketInfo, Condition, Entry, Outcome, VALUE_BYTES_MAX, Write};
 
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 1024;
@@ -124,6 +124,21 @@ impl Shared {
             created_only: object(json!({ "first_seq": micros.max(1) })),
         };
         self.ensure_shape(&name, shape).await.map(drop)
+    }
+
+    /// Asked of the leader, whose own clock says how old the bucket is.
+    pub(super) async fn bucket_info(&self, bucket: &str) -> Result<BucketInfo, Error> {
+        let name = stream_of(token(bucket)?);
+        let answer = self.connection.ask(&format!("STREAM.INFO.{name}"), &serde_json::Value::Null).await;
+        let answer = answer.map_err(|fail| no_bucket(self.stream_failed(&name, fail), bucket))?;
+        let (created, now) = (time(&answer["created"]), time(&answer["ts"]));
+        let ttl = answer["config"]["max_age"].as_u64().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+        Ok(BucketInfo {
+            identity: created.0.unsigned_abs(),
+            age: Duration::from_nanos(u64::try_from(now.0.saturating_sub(created.0)).unwrap_or(0)),
+            last: answer["state"]["last_seq"].as_u64().unwrap_or(0),
+            ttl,
+        })
     }
 
     pub(super) async fn entry(&self, bucket: &str, key: &str) -> Result<Option<Entry>, Error> {

@@ -226,7 +226,12 @@ impl Link {
 
     pub async fn converse(self: &Arc<Self>) -> Result<Conversation, String> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let inbox = format!("{}.talk.{number}", self.inbox);
+        self.listen(&format!("{}.talk.{number}", self.inbox)).await
+    }
+
+    /// Hears what is sent to `subject`.
+    pub async fn listen(self: &Arc<Self>, subject: &str) -> Result<Conversation, String> {
+        let inbox = subject.to_owned();
         let answers = tokio::select! {
             answers = self.client.subscribe(inbox.clone()) => answers.map_err(|error| error.to_string())?,
             reason = self.lost() => return Err(reason),

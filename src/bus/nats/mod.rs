@@ -20,6 +20,7 @@ mod header;
 mod kv;
 mod link;
 mod options;
+mod peers;
 mod publish;
 mod pull;
 mod read;
@@ -31,6 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
 pub use connection::State;
@@ -43,7 +46,8 @@ use crate::ports::bus::{
     Answer, Batch, Bus, Delivery, Durable, DurableConfig, DurableInfo, Error, Expected, PubAck, Settlement,
     StreamConfig, StreamInfo,
 };
-use crate::ports::store::{Change, Entry, Outcome, Store, Write};
+use crate::ports::peers::{Heard, Peers};
+use crate::ports::store::{BucketInfo, Change, Entry, Outcome, Store, Write};
 use crate::time::Timestamp;
 use connection::Connection;
 
@@ -214,6 +218,11 @@ impl Store for Nats {
         self.call(|shared| async move { shared.ensure_bucket(&bucket, ttl).await })
     }
 
+    fn bucket(&self, bucket: &str) -> Answer<BucketInfo> {
+        let bucket = bucket.to_owned();
+        self.call(|shared| async move { shared.bucket_info(&bucket).await })
+    }
+
     fn get(&self, bucket: &str, key: &str) -> Answer<Option<Entry>> {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         self.call(
@@ -233,5 +242,19 @@ impl Store for Nats {
 
     fn watch(&self, bucket: &str, prefix: &str) -> BoxStream<'static, Result<Change, Error>> {
         watch::watch(&self.shared, bucket, prefix)
+    }
+}
+
+impl Peers for Nats {
+    fn call(&self, subject: &str, wait: Duration) -> BoxFuture<'static, Heard> {
+        Box::pin(peers::call(&self.shared, subject, wait))
+    }
+
+    fn tell(&self, subject: &str, payload: Bytes) {
+        peers::tell(&self.shared, subject, payload);
+    }
+
+    fn listen(&self, subject: &str) -> BoxStream<'static, Result<Bytes, Error>> {
+        peers::listen(&self.shared, subject)
     }
 }
