@@ -113,6 +113,16 @@ impl Names {
         self.stream("_VERSIONS")
     }
 
+    /// The bucket of sessions and leases.
+    pub fn leases_bucket(&self) -> String {
+        self.stream("_LEASES")
+    }
+
+    /// The bucket in which members announce themselves.
+    pub fn members_bucket(&self) -> String {
+        self.stream("_MEMBERS")
+    }
+
     /// The bucket that shows people and tools where a source stands. Never read for decisions.
     pub fn offsets_bucket(&self) -> String {
         self.stream("_OFFSETS")

@@ -199,7 +199,10 @@ async fn not_ready(told: &Told) -> Vec<String> {
         .all()
         .iter()
         .filter(|unit| {
-            !matches!(unit.state(), UnitState::Running | UnitState::Paused | UnitState::Parked | UnitState::Failed)
+            !matches!(
+                unit.state(),
+                UnitState::Running | UnitState::Paused | UnitState::Standby | UnitState::Parked | UnitState::Failed
+            )
         })
         .map(|unit| format!("{} is {}", unit.id, view::state_text(unit.state())))
         .collect();

@@ -72,7 +72,7 @@ pub struct Units {
 pub struct Unit {
     /// `flow/price-orders`.
     pub unit: String,
-    /// `starting`, `running`, `paused`, `stopping`, `stopped`, `parked` (removed, while messages wait for its return) or `failed`.
+    /// `starting`, `running`, `paused`, `standby` (another member runs it), `stopping`, `stopped`, `parked` (removed, while messages wait for its return) or `failed`.
     pub state: String,
     pub reason: Option<String>,
     pub digest: String,
@@ -168,6 +168,7 @@ pub(in crate::api) fn state_text(state: status::State) -> &'static str {
         status::State::Starting => "starting",
         status::State::Running => "running",
         status::State::Paused => "paused",
+        status::State::Standby => "standby",
         status::State::Stopping => "stopping",
         status::State::Stopped => "stopped",
         status::State::Parked => "parked",

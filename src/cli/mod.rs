@@ -1,6 +1,7 @@
 //! The command line: one file per verb, each over one library function.
 
 pub mod check;
+mod cluster;
 pub mod completions;
 pub mod data;
 pub mod dlq;

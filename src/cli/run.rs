@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
+use super::cluster;
 use super::exit::Exit;
 use crate::api;
 use crate::connectors::http::tls;
@@ -17,6 +18,7 @@ use crate::runtime::config::Config;
 use crate::runtime::load;
 use crate::runtime::start::{self, Door, Handle};
 use crate::runtime::telemetry::{self, LogFormat};
+use crate::runtime::units;
 
 /// The manifests are not looked at more often than this.
 const LOOK_PERIOD_MIN: Duration = Duration::from_millis(100);
@@ -86,9 +88,8 @@ pub struct Args {
     /// How log lines look: human on a terminal and JSON otherwise, unless told.
     #[arg(long, env = "VEJAS_LOG_FORMAT", default_value = "auto", value_enum)]
     log_format: Format,
-    /// Reserved for the cluster.
-    #[arg(long, env = "VEJAS_CLUSTER", hide = true)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: cluster::Args,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -115,6 +116,10 @@ pub(super) fn run(args: Args) -> Exit {
                 start::Error::Settings(_) | start::Error::Telemetry(_) => Exit::Usage,
                 start::Error::Load(load::Error::Address { .. }) => Exit::Usage,
                 start::Error::Load(_) => Exit::Problems,
+                start::Error::BusAway(_) => Exit::BusAway,
+                start::Error::Bus(error) | start::Error::Units(units::Error::Bus(error)) if error.is_retryable() => {
+                    Exit::BusAway
+                }
                 _ => Exit::Failed,
             }
         }
@@ -149,11 +154,6 @@ fn start(args: Args) -> Result<(), start::Error> {
 }
 
 fn config(args: Args) -> Result<Config, String> {
-    if args.cluster.is_some_and(|cluster| !matches!(cluster.as_str(), "" | "0" | "false")) {
-        return Err(
-            "VEJAS_CLUSTER is set, but this version has only the embedded bus; unset it to run one process".to_owned()
-        );
-    }
     if !args.manifests.exists() {
         return Err(format!(
             "there is nothing at {}: name a folder of manifests, or start one with `vejas new flow`",
@@ -163,9 +163,12 @@ fn config(args: Args) -> Result<Config, String> {
     if args.max_bytes < MESSAGES_BYTES_MIN {
         return Err(format!("VEJAS_MAX_BYTES is {} bytes; less than 4MiB leaves no room to work in", args.max_bytes));
     }
+    let (bus, ownership) = args.cluster.config()?;
     let seed = random();
     let jitter = AtomicU64::new(seed as u64 | 1);
     Ok(Config {
+        bus,
+        ownership,
         manifests: args.manifests,
         data_dir: args.data_dir,
         names: Names::new(&args.subject_root).map_err(|error| error.to_string())?,
@@ -224,8 +227,8 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
         names: handle.context.names.clone(),
         clock: Arc::clone(&handle.context.clock),
         instance: Arc::clone(&handle.context.instance),
-        bus_kind: "embedded",
-        data_dir: Some(Arc::from(handle.config.data_dir.display().to_string())),
+        bus_kind: if handle.server.is_some() { "nats" } else { "embedded" },
+        data_dir: handle.server.is_none().then(|| Arc::from(handle.config.data_dir.display().to_string())),
         started: handle.started,
         metrics: Some(handle.metrics.clone()),
         stopping: handle.draining.clone(),

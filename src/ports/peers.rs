@@ -14,8 +14,10 @@ pub enum Heard {
     Answered,
     /// The bus says that nobody listens on that subject.
     NoResponders,
-    /// No answer in time, or the bus is away.
+    /// No answer in time.
     Silent,
+    /// The bus is away: nothing was asked.
+    Away,
 }
 
 /// Object-safe on purpose.

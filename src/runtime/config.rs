@@ -6,8 +6,10 @@ use std::time::Duration;
 
 pub use crate::flow::message::MESSAGE_BYTES_MAX;
 
+use super::ownership;
 use super::settings::Environment;
 use super::sink_worker::Jitter;
+pub use crate::bus::nats::{Credentials, Tls};
 use crate::id::Names;
 
 /// Room kept free below the dead-letter stream's message limit, so that a dead letter of the largest message fits.
@@ -15,8 +17,33 @@ pub const DEAD_LETTER_HEADROOM_BYTES: usize = 64 << 10;
 /// How long an `Idempotency-Key` and other transport ids are remembered.
 pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 
+/// Which bus.
+#[derive(Clone)]
+pub enum BusConfig {
+    /// In the data folder, for this process alone.
+    Embedded,
+    /// A server that all instances share.
+    Nats(Box<ServerConfig>),
+}
+
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// `nats://host:port`; several separated by commas.
+    pub url: String,
+    pub credentials: Credentials,
+    pub tls: Tls,
+    pub replicas: usize,
+    /// How long a start waits for the server.
+    pub connect_wait: Duration,
+    /// Where the server's monitoring answers, if anybody said.
+    pub monitor: Option<String>,
+}
+
 #[derive(Clone)]
 pub struct Config {
+    pub bus: BusConfig,
+    /// Who owns what only one instance may run.
+    pub ownership: ownership::Settings,
     /// Where the manifests are.
     pub manifests: PathBuf,
     pub data_dir: PathBuf,

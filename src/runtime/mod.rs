@@ -2,6 +2,7 @@
 //!
 //! [`start`] is the place to begin; `flow_worker` and `sink_worker` are the two loops that move messages.
 
+mod backing;
 pub mod clock;
 pub mod config;
 pub mod contents;
@@ -11,6 +12,7 @@ mod flow_batch;
 pub mod flow_worker;
 mod ingress;
 pub mod load;
+pub mod ownership;
 pub mod parts;
 pub mod reading;
 pub mod reload;

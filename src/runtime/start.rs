@@ -14,20 +14,23 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::backing::Backing;
 use super::clock::SystemClock;
 use super::config::Config;
 use super::dead_letters::{self, DeadLetters};
+use super::ownership::members::Describes;
 use super::reading::Backlogs;
 use super::reload::{self, Reloads};
 use super::units::{self, Units};
-use super::{load, shutdown, streams, telemetry, trim};
-use crate::bus::embedded::{Embedded, OpenError, Options};
-use crate::ports::bus::Bus;
+use super::{load, ownership, shutdown, streams, telemetry, trim};
+use crate::bus::embedded::OpenError;
+use crate::bus::nats;
 use crate::ports::clock::SharedClock;
-use crate::ports::store::Store;
+use crate::ports::peers::Peers;
 use crate::unit::context::Context;
 use crate::unit::status::Registry;
 
@@ -60,15 +63,22 @@ pub enum Error {
     /// A unit or the bus cannot go on; a restart is the way out.
     #[error("stopped: {0}")]
     Failed(String),
+    /// A start when it is back is the way out.
+    #[error("the bus is away: {0}")]
+    BusAway(String),
     /// Told twice to stop.
     #[error("ended at once on a second signal; what was in hand comes again at the next start")]
     EndedAtOnce,
 }
 
 /// What the front doors read.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Handle {
     pub context: Context,
+    pub ownership: ownership::Handle,
+    pub peers: Arc<dyn Peers>,
+    /// The server behind the bus; none on the embedded one.
+    pub server: Option<watch::Receiver<nats::State>>,
     pub config: Arc<Config>,
     pub registry: Arc<Registry>,
     pub dead_letters: DeadLetters,
@@ -111,12 +121,8 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let told = reload::Told::default();
     told.read(&config, &loaded);
     let mut reloads = config.look_period.map(|period| Reloads::new(&config, period, &loaded));
-    let opening = Options::new(&config.data_dir, Arc::clone(&clock));
-    let embedded = tokio::task::spawn_blocking(move || Embedded::open(opening))
-        .await
-        .map_err(|error| Error::Failed(error.to_string()))??;
-    let bus: Arc<dyn Bus> = Arc::clone(&embedded) as _;
-    let store: Arc<dyn Store> = Arc::clone(&embedded) as _;
+    let backing = Backing::open(&config, &clock).await?;
+    let (bus, store, peers) = (Arc::clone(&backing.bus), Arc::clone(&backing.store), Arc::clone(&backing.peers));
     streams::ensure(&*bus, &*store, &config).await?;
 
     let (entrances, workers, ended) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
@@ -132,8 +138,22 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let dead_letters = DeadLetters::new(&context, Arc::clone(&registry));
     // Before anybody can ask for a letter that was replayed as the last process died.
     dead_letters.sweep().await?;
+    let describes = Describes {
+        instance: config.instance.clone(),
+        address: config.api_addr.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        revision: String::new(),
+        no: 0,
+        degraded: None,
+        started: context.clock.now().to_string(),
+    };
+    let (ownership, owning) = ownership::start(context.clone(), peers, config.ownership.clone(), describes);
+    let mut owning = tokio::spawn(owning);
     let backlogs = Backlogs::default();
     let handle = Handle {
+        ownership: ownership.clone(),
+        peers: Arc::clone(&backing.peers),
+        server: backing.server(),
         context: context.clone(),
         config: Arc::clone(&config),
         registry: Arc::clone(&registry),
@@ -150,10 +170,11 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     side.spawn(dead_letters::watch(dead_letters, workers.clone()));
     side.spawn(upkeep(metrics, workers.clone()));
 
-    let (mut units, change) = Units::start(loaded, &context, &config, &registry, &entrances, backlogs).await?;
+    let (mut units, change) =
+        Units::start(loaded, &context, &config, &registry, &entrances, backlogs, ownership.clone()).await?;
     told.applied(&Ok(change), context.clock.now());
     // Only now: a unit without a durable holds nothing.
-    side.spawn(trim::run(context.clone(), config.retention));
+    units.own_chore("chore/trim", trim::chore(context.clone(), config.retention)).await;
     (door.ready)();
     tracing::info!(units = registry.all().len(), data = %config.data_dir.display(), "ready");
 
@@ -162,14 +183,20 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
             tracing::info!(signal, "stopping");
             None
         }
-        reason = embedded.stopped() => Some(reason),
-        reason = follow(&mut units, reloads.as_mut(), &told, &context, &config) => Some(reason),
+        () = ownership.asked_to_drain() => {
+            tracing::info!("asked to drain: stopping");
+            None
+        }
+        reason = backing.stopped() => Some(Error::Failed(reason)),
+        ended = &mut owning => Some(not_owning(ended)),
+        reason = follow(&mut units, reloads.as_mut(), &told, &context, &config) => Some(Error::Failed(reason)),
     };
-    if let Some(reason) = &failed {
-        tracing::error!("cannot go on: {reason}");
+    if let Some(error) = &failed {
+        tracing::error!("cannot go on: {error}");
     }
+    let leave = failed.is_none().then_some((&ownership, owning));
     let drained = tokio::select! {
-        drained = drain(&mut units, &entrances, &workers, config.drain, failed.is_none()) => drained,
+        drained = drain(&mut units, &entrances, &workers, config.drain, leave) => drained,
         _ = signals.another() => return Err(Error::EndedAtOnce),
     };
     if !drained {
@@ -179,10 +206,18 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     // A client that holds a connection open does not hold up the end.
     let _ = tokio::time::timeout(DOOR_CLOSES_MAX, door.task).await;
     side.shutdown().await;
-    let _ = tokio::task::spawn_blocking(move || embedded.close()).await;
-    match failed {
-        None => Ok(()),
-        Some(reason) => Err(Error::Failed(reason)),
+    backing.close().await;
+    failed.map_or(Ok(()), Err)
+}
+
+/// Why nobody drives the ownership of units any more.
+fn not_owning(ended: Result<Result<(), ownership::Error>, JoinError>) -> Error {
+    match ended {
+        Ok(Ok(())) => Error::Failed("ownership ended by itself".to_owned()),
+        Ok(Err(error @ ownership::Error::Lost { .. })) => Error::BusAway(error.to_string()),
+        Ok(Err(ownership::Error::Bus(error))) if error.is_retryable() => Error::BusAway(error.to_string()),
+        Ok(Err(error)) => Error::Failed(error.to_string()),
+        Err(panic) => Error::Failed(format!("ownership broke off: {panic}")),
     }
 }
 
@@ -236,11 +271,20 @@ async fn drain(
     entrances: &CancellationToken,
     workers: &CancellationToken,
     deadline: Duration,
-    orderly: bool,
+    leave: Option<(&ownership::Handle, JoinHandle<Result<(), ownership::Error>>)>,
 ) -> bool {
+    let orderly = leave.is_some();
     let all = async {
         entrances.cancel();
-        units.entrances_ended().await;
+        let left = async {
+            let Some((ownership, owning)) = leave else { return };
+            ownership.leave(deadline).await;
+            match owning.await {
+                Ok(Ok(())) => {}
+                ended => tracing::warn!("units are not handed over: {}", not_owning(ended)),
+            }
+        };
+        tokio::join!(units.entrances_ended(), left);
         workers.cancel();
         units.workers_ended().await;
     };

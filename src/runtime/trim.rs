@@ -5,12 +5,16 @@
 //! each once the units that read *its* subject have acknowledged it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::ownership::Owned;
 use crate::flow::retention::{Floor, Held, is_short, keep_from};
 use crate::id::{Names, subject_matches};
 use crate::ports::bus::{DurableInfo, Error, StreamInfo};
+use crate::protocol::Role;
 use crate::unit::context::Context;
+use crate::unit::tenancy::Tenancy;
 
 /// How often there is a whole turn when there is room.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -29,15 +33,29 @@ pub struct Turn {
     pub short: bool,
 }
 
-/// Runs until `context.stopping`. A failure is logged and tried again later.
-pub async fn run(context: Context, retention: Duration) {
+/// The chore, for whichever instance owns it.
+pub fn chore(context: Context, retention: Duration) -> Owned {
+    Owned::exclusive(
+        Role::Worker,
+        Arc::new(move |tenancy| {
+            let context = context.clone();
+            Box::pin(async move {
+                run(&context, retention, tenancy).await;
+                Ok(())
+            })
+        }),
+    )
+}
+
+/// Runs until the holding is over. A failure is logged and tried again later.
+async fn run(context: &Context, retention: Duration, mut tenancy: Tenancy) {
     let stream = context.names.messages();
     let mut next_turn = context.clock.monotonic();
-    loop {
-        tokio::select! {
-            () = context.stopping.cancelled() => return,
-            // A look costs one short lock; without it a small stream would be full most of the time.
-            () = tokio::time::sleep(LOOK_PERIOD) => {}
+    while tenancy.permitted().await {
+        tenancy.progress();
+        // A look costs one short lock; without it a small stream would be full most of the time.
+        if tenancy.stopping.run_until_cancelled(tokio::time::sleep(LOOK_PERIOD)).await.is_none() {
+            return;
         }
         let now = context.clock.monotonic();
         let short = context.bus.stream(&stream).await.is_ok_and(|info| has_little_room(&info));
@@ -45,7 +63,18 @@ pub async fn run(context: Context, retention: Duration) {
             continue;
         }
         next_turn = now + PERIOD;
-        match once(&context, retention).await {
+        let turn = once(context, retention);
+        tokio::pin!(turn);
+        let mut alive = tokio::time::interval(LOOK_PERIOD);
+        let turn = loop {
+            // Two that trim at once remove the same: a turn that takes long may end late.
+            tokio::select! {
+                turn = &mut turn => break turn,
+                _ = alive.tick() => tenancy.progress(),
+                () = tenancy.stopping.cancelled() => return,
+            }
+        };
+        match turn {
             Ok(turn) if turn.removed > 0 => tracing::debug!(removed = turn.removed, "trimmed"),
             Ok(_) => {}
             Err(error) => tracing::warn!("trim: {error}"),

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
 use super::load::{Loaded, LoadedUnit};
+use super::ownership::{self, Owned};
 use super::reading::{Backlogs, Reader, Shared, Version, Wish};
 use super::settings::Settings;
 use super::versions::Versions;
@@ -28,9 +28,12 @@ use crate::connectors::http::source::Changer;
 use crate::connectors::interval;
 use crate::id::{UnitId, UnitKind};
 use crate::manifest::Spec;
+use crate::manifest::connector::interval::Interval;
 use crate::manifest::check::LeftOut;
 use crate::manifest::source::Source;
 use crate::ports::bus;
+use crate::protocol::record::Unit;
+use crate::protocol::{Class, Role, UnitSpec};
 use crate::transforms;
 use crate::unit::context::Context;
 use crate::unit::status::{self, Registry, State};
@@ -85,11 +88,6 @@ struct Current {
     file: Option<String>,
 }
 
-struct RunningSource {
-    stopping: CancellationToken,
-    ended: oneshot::Receiver<()>,
-}
-
 type Ended = (UnitId, Result<(), String>);
 
 /// Everything that runs.
@@ -99,7 +97,9 @@ pub struct Units {
     current: BTreeMap<UnitId, Current>,
     readers: BTreeMap<UnitId, Reader>,
     reading: JoinSet<Ended>,
-    sources: BTreeMap<UnitId, RunningSource>,
+    ownership: ownership::Handle,
+    /// What only one member runs, as this process would.
+    owned: BTreeMap<Unit, Owned>,
     routes: BTreeMap<UnitId, Arc<LoadedUnit>>,
     changer: Option<Changer>,
     bringing: JoinSet<Ended>,
@@ -114,6 +114,7 @@ impl Units {
         registry: &Arc<Registry>,
         entrances: &CancellationToken,
         backlogs: Backlogs,
+        ownership: ownership::Handle,
     ) -> Result<(Self, Change), Error> {
         let settings =
             Settings::new(Arc::clone(&config.environment), config.settings_base(), config.secrets_dir.clone());
@@ -140,7 +141,8 @@ impl Units {
             entrances: entrances.clone(),
             readers: BTreeMap::new(),
             reading: JoinSet::new(),
-            sources: BTreeMap::new(),
+            ownership,
+            owned: BTreeMap::new(),
             routes: BTreeMap::new(),
             changer: None,
             bringing: JoinSet::new(),
@@ -265,7 +267,9 @@ impl Units {
     }
 
     fn runs(&self, id: &UnitId) -> bool {
-        self.readers.contains_key(id) || self.sources.contains_key(id) || self.routes.contains_key(id)
+        self.readers.contains_key(id)
+            || self.owned.contains_key(&ownership::unit_of(id))
+            || self.routes.contains_key(id)
     }
 
     fn wish(&mut self, id: &UnitId, wish: Wish, before: Option<(u32, bus::DurableInfo)>) {
@@ -347,36 +351,50 @@ impl Units {
         wanted: &BTreeMap<UnitId, Arc<LoadedUnit>>,
         change: &Change,
     ) -> Result<(), Error> {
-        for id in change.removed.iter().chain(&change.changed) {
-            let Some(source) = self.sources.remove(id) else { continue };
-            source.stopping.cancel();
-            if timeout(SOURCE_STOP_MAX, source.ended).await.is_err() {
-                tracing::warn!(unit = %id, "the source does not stop in time");
-            }
+        for id in change.removed.iter().filter(|id| id.kind == UnitKind::Source) {
+            self.owned.remove(&ownership::unit_of(id));
         }
         for (id, unit) in change.added.iter().chain(&change.changed).filter_map(|id| Some((id, wanted.get(id)?))) {
             let Spec::Source(Source { interval: Some(stated), to }) = &unit.manifest.spec else { continue };
             let Some(line) = self.shared.registry.get(id) else { continue };
-            let stopping = self.entrances.child_token();
-            let context = Context { stopping: stopping.clone(), ..self.shared.context.clone() };
-            let source = match interval::source::Source::new(context, Arc::clone(&line), stated, to.as_str()) {
-                Ok(source) => source,
-                Err(error) => {
-                    self.fail(&line, &error.to_string())?;
-                    continue;
-                }
-            };
-            let (done, ended) = oneshot::channel();
-            let (own, id_of_task) = (stopping.clone(), id.clone());
-            self.bringing.spawn(async move {
-                let result = source.run().await.map_err(|error| error.to_string());
-                let _ = done.send(());
-                let result = if own.is_cancelled() { Ok(()) } else { result.and(Err("it ended by itself".to_owned())) };
-                (id_of_task, result)
-            });
-            self.sources.insert(id.clone(), RunningSource { stopping, ended });
+            if let Err(error) = interval::slots::Schedule::new(stated) {
+                self.fail(&line, &error.to_string())?;
+                continue;
+            }
+            let owned = self.source(unit, stated, to.as_str(), line, change.no);
+            self.owned.insert(ownership::unit_of(id), owned);
         }
+        if timeout(SOURCE_STOP_MAX, self.ownership.units(self.owned.clone())).await.is_err() {
+            tracing::warn!("a source does not stop in time");
+        }
+        self.ownership.applied(change.no).await;
         Ok(())
+    }
+
+    /// Something that one instance does for all.
+    pub async fn own_chore(&mut self, name: &str, chore: Owned) {
+        self.owned.insert(Unit::new(name), chore);
+        self.ownership.units(self.owned.clone()).await;
+    }
+
+    fn source(&self, unit: &LoadedUnit, stated: &Interval, to: &str, line: Arc<status::Unit>, no: u64) -> Owned {
+        let digest = ownership::digest_of(&unit.digest);
+        let (context, stated, to) = (self.shared.context.clone(), stated.clone(), to.to_owned());
+        let fence_subject = Some(context.names.fence(&unit.id));
+        let shown = Arc::clone(&line);
+        Owned {
+            spec: UnitSpec { role: Role::Worker, class: Class::Fenced, fenced: true, no, digest },
+            fence_subject,
+            line: Some(line),
+            run: Arc::new(move |tenancy| {
+                let source =
+                    interval::source::Source::new(context.clone(), Arc::clone(&shown), &stated, &to, tenancy);
+                Box::pin(async move {
+                    source.map_err(|error| error.to_string())?.run().await;
+                    Ok(())
+                })
+            }),
+        }
     }
 
     async fn change_entrance(

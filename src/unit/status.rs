@@ -25,6 +25,8 @@ pub enum State {
     Running,
     /// Not pulling; the status text says why (breaker open, dead letters full, bus full).
     Paused,
+    /// Another member runs it, or will in a moment.
+    Standby,
     Stopping,
     Stopped,
     /// Removed, while messages wait for its return.

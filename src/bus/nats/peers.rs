@@ -27,10 +27,11 @@ pub(super) fn call(
         Some((link, sent))
     });
     async move {
-        let Some((link, sent)) = sent else { return Heard::Silent };
+        let Some((link, sent)) = sent else { return Heard::Away };
         match api::answer(&link, sent).await {
             Ok(_) => Heard::Answered,
             Err(Fail::NoResponders) => Heard::NoResponders,
+            Err(_) if link.lost_because().is_some() => Heard::Away,
             Err(_) => Heard::Silent,
         }
     }
