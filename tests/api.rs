@@ -99,6 +99,10 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
         loaded,
         manifests: vejas::runtime::reload::Told::default(),
         backlogs: vejas::runtime::reading::Backlogs::default(),
+        overview: None,
+        server: None,
+        replicas: 1,
+        monitor: None,
         taps: vejas::api::Taps::default(),
     }
 }

@@ -2,20 +2,23 @@
 
 mod front;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use front::{Ground, eventually};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-use vejas::connectors::interval::source::{Error, FenceRecord, Source};
 use vejas::flow::message;
 use vejas::id::{UnitId, UnitKind};
 use vejas::manifest::connector::interval::{Interval, OnMissed};
 use vejas::manifest::value::Span;
 use vejas::ports::bus::{self, Bus};
+use vejas::protocol::record::Sequence;
+use vejas::runtime::ownership::members::Describes;
+use vejas::runtime::ownership::records::decode_fence;
+use vejas::runtime::ownership::{self, Settings};
+use vejas::runtime::sources;
 use vejas::unit::status::{Registry, State, Unit};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -32,25 +35,28 @@ fn every(period_ms: u64, on_missed: OnMissed) -> Interval {
 
 struct Running {
     unit: Arc<Unit>,
-    stopping: CancellationToken,
-    task: JoinHandle<Result<(), Error>>,
+    owner: ownership::Handle,
+    driver: JoinHandle<Result<(), ownership::Error>>,
 }
 
 impl Running {
     async fn stop(self) {
-        self.stopping.cancel();
-        self.task.await.unwrap().unwrap();
+        self.owner.leave(Duration::from_secs(10)).await;
+        self.driver.await.unwrap().unwrap();
         assert_eq!(self.unit.state(), State::Stopped);
     }
 }
 
-fn start(ground: &Ground, instance: &str, stated: &Interval) -> Running {
+async fn start(ground: &Ground, instance: &str, stated: &Interval) -> Running {
     let unit =
         Registry::default().add(UnitId::new(UnitKind::Source, "beat"), "0101010101010101", "m.yaml:1".to_owned());
     let context = ground.context(instance);
-    let stopping = context.stopping.clone();
-    let source = Source::new(context, Arc::clone(&unit), stated, "ops.beat").unwrap();
-    Running { unit, stopping, task: tokio::spawn(source.run()) }
+    let owned = sources::interval(&context, &unit, "0101010101010101", stated, "ops.beat", 1).unwrap();
+    let describes = Describes { instance: instance.to_owned(), ..Describes::default() };
+    let (owner, driver) = ownership::start(context, ground.embedded.clone(), Settings::alone(), describes);
+    let driver = tokio::spawn(driver);
+    owner.units(BTreeMap::from([(ownership::unit_of(&unit.id), owned)])).await;
+    Running { unit, owner, driver }
 }
 
 /// The slots stored so far, in the order of the stream.
@@ -79,7 +85,7 @@ async fn a_slot_and_its_position_are_stored_together() {
     let folder = tempfile::tempdir().unwrap();
     let ground = ground(folder.path()).await;
     let before = ground.context("x").clock.now().unix_millis();
-    let running = start(&ground, "alpha", &every(100, OnMissed::Skip));
+    let running = start(&ground, "alpha", &every(100, OnMissed::Skip)).await;
     let found = until_stored(&ground, 3).await;
     running.stop().await;
     assert!(found[0] > before && found.iter().all(|slot| slot % 100 == 0), "{found:?}");
@@ -91,10 +97,11 @@ async fn a_slot_and_its_position_are_stored_together() {
     assert_eq!(stored[0].headers.get(message::HOP), Some("0"));
     let fence = ground.names.fence(&UnitId::new(UnitKind::Source, "beat"));
     let last = ground.bus.last(&ground.names.messages(), &fence).await.unwrap().unwrap();
-    let record: FenceRecord = serde_json::from_slice(&last.payload).unwrap();
+    let record = decode_fence(&last.payload, Sequence(last.sequence)).unwrap();
     let newest = stored.last().unwrap();
-    assert_eq!((record.unit.as_str(), record.instance.as_str()), ("source/beat", "alpha"));
-    assert_eq!((record.position.slot, last.sequence), (*slots(&ground).await.last().unwrap(), newest.sequence + 1));
+    assert_eq!((record.unit.as_str(), &*record.instance), ("source/beat", "alpha"));
+    assert_eq!(record.position.unwrap().page.cast_signed(), *slots(&ground).await.last().unwrap());
+    assert_eq!(last.sequence, newest.sequence + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +109,7 @@ async fn a_new_source_begins_with_the_next_slot_whatever_on_missed_says() {
     let folder = tempfile::tempdir().unwrap();
     let ground = ground(folder.path()).await;
     let before = ground.context("x").clock.now().unix_millis();
-    let running = start(&ground, "alpha", &every(200, OnMissed::FireAll));
+    let running = start(&ground, "alpha", &every(200, OnMissed::FireAll)).await;
     let found = until_stored(&ground, 1).await;
     running.stop().await;
     assert!(found[0] > before, "{found:?} {before}");
@@ -113,7 +120,7 @@ async fn over_a_gap(on_missed: OnMissed) -> (Vec<i64>, Vec<i64>, i64) {
     let folder = tempfile::tempdir().unwrap();
     let before = {
         let ground = ground(folder.path()).await;
-        let running = start(&ground, "alpha", &every(1_000, on_missed));
+        let running = start(&ground, "alpha", &every(1_000, on_missed)).await;
         let found = until_stored(&ground, 1).await;
         running.stop().await;
         let found = if found.len() == slots(&ground).await.len() { found } else { slots(&ground).await };
@@ -123,7 +130,7 @@ async fn over_a_gap(on_missed: OnMissed) -> (Vec<i64>, Vec<i64>, i64) {
     let ground = ground(folder.path()).await;
     ground.clock.move_by(HOUR_MS);
     let began = ground.context("x").clock.now().unix_millis();
-    let running = start(&ground, "alpha", &every(1_000, on_missed));
+    let running = start(&ground, "alpha", &every(1_000, on_missed)).await;
     let wanted = if on_missed == OnMissed::FireAll { 1_001 } else { 2 };
     let all = until_stored(&ground, before.len() + wanted).await;
     running.stop().await;
@@ -134,7 +141,8 @@ async fn over_a_gap(on_missed: OnMissed) -> (Vec<i64>, Vec<i64>, i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn missed_slots_are_left_out_by_skip() {
     let (_, after, began) = over_a_gap(OnMissed::Skip).await;
-    assert!(after[0] > began && after[1] == after[0] + 1_000, "{after:?} {began}");
+    // What is less than two seconds late was not missed.
+    assert!(after[0] > began - 2_000 && after[1] == after[0] + 1_000, "{after:?} {began}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,8 +163,8 @@ async fn the_newest_thousand_missed_slots_are_made_up_for_by_fire_all() {
 async fn two_processes_store_each_slot_once_and_none_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let ground = ground(folder.path()).await;
-    let one = start(&ground, "alpha", &every(20, OnMissed::Skip));
-    let two = start(&ground, "beta", &every(20, OnMissed::Skip));
+    let one = start(&ground, "alpha", &every(20, OnMissed::Skip)).await;
+    let two = start(&ground, "beta", &every(20, OnMissed::Skip)).await;
     let found = until_stored(&ground, 60).await;
     one.stop().await;
     two.stop().await;
@@ -168,7 +176,7 @@ async fn two_processes_store_each_slot_once_and_none_is_left_out() {
 async fn a_clock_set_back_stores_no_slot_twice_and_says_why_it_waits() {
     let folder = tempfile::tempdir().unwrap();
     let ground = ground(folder.path()).await;
-    let running = start(&ground, "alpha", &every(50, OnMissed::FireAll));
+    let running = start(&ground, "alpha", &every(50, OnMissed::FireAll)).await;
     let before = until_stored(&ground, 3).await;
     ground.clock.move_by(-HOUR_MS);
     let unit = Arc::clone(&running.unit);
@@ -191,7 +199,7 @@ async fn a_clock_set_forward_treats_what_it_passed_as_missed() {
     for (on_missed, expected) in [(OnMissed::Skip, 0..=0), (OnMissed::FireAll, 990..=1_000)] {
         let folder = tempfile::tempdir().unwrap();
         let ground = ground(folder.path()).await;
-        let running = start(&ground, "alpha", &every(500, on_missed));
+        let running = start(&ground, "alpha", &every(500, on_missed)).await;
         until_stored(&ground, 1).await;
         let moved = ground.context("x").clock.now().unix_millis();
         ground.clock.move_by(HOUR_MS);
@@ -214,7 +222,7 @@ async fn a_clock_set_forward_treats_what_it_passed_as_missed() {
 async fn while_the_bus_is_full_it_is_paused_and_then_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let ground = ground(folder.path()).await;
-    let running = start(&ground, "alpha", &every(100, OnMissed::FireAll));
+    let running = start(&ground, "alpha", &every(100, OnMissed::FireAll)).await;
     let before = until_stored(&ground, 2).await;
     ground.bus.set(Some(bus::Error::Full { stream: "VEJAS".to_owned(), bytes_max: 1 }));
     let unit = Arc::clone(&running.unit);
@@ -230,15 +238,4 @@ async fn while_the_bus_is_full_it_is_paused_and_then_goes_on() {
     assert!(after.windows(2).all(|pair| pair[1] == pair[0] + 100), "fireAll leaves nothing out: {after:?}");
     assert_eq!(running.unit.state(), State::Running);
     running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bus_that_stopped_ends_the_unit_with_its_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let ground = ground(folder.path()).await;
-    let running = start(&ground, "alpha", &every(50, OnMissed::Skip));
-    until_stored(&ground, 1).await;
-    ground.bus.set(Some(bus::Error::Stopped("fsync failed".to_owned())));
-    assert!(matches!(running.task.await.unwrap(), Err(Error::Bus(bus::Error::Stopped(_)))));
-    assert_eq!(running.unit.state(), State::Failed);
 }

@@ -5,10 +5,12 @@
 mod access;
 mod dlq;
 mod lag;
+mod members;
 mod metrics;
 mod openapi;
 mod routes;
 mod server;
+mod server_behind;
 mod status;
 mod tap;
 pub mod view;
@@ -25,10 +27,14 @@ use std::time::Duration;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
+use tokio::sync::watch;
+
+use crate::bus::nats;
 use crate::id::Names;
 use crate::ports::bus::Bus;
 use crate::ports::clock::SharedClock;
 use crate::runtime::dead_letters::DeadLetters;
+use crate::runtime::ownership::overview::Overview;
 use crate::runtime::reading::Backlogs;
 use crate::runtime::reload;
 use crate::unit::status::Registry;
@@ -55,6 +61,14 @@ pub struct Told {
     pub loaded: Loaded,
     pub manifests: reload::Told,
     pub backlogs: Backlogs,
+    /// Members and leases.
+    pub overview: Option<Overview>,
+    /// The server behind the bus.
+    pub server: Option<watch::Receiver<nats::State>>,
+    /// Copies of what is stored there.
+    pub replicas: usize,
+    /// Where the server's monitoring answers.
+    pub monitor: Option<Arc<str>>,
     pub taps: Taps,
 }
 

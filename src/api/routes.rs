@@ -6,7 +6,7 @@
 use axum::routing::{MethodRouter, get, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Told, dlq, metrics, openapi, status, tap, view};
+use super::{Told, dlq, members, metrics, openapi, status, tap, view};
 
 pub(super) struct Route {
     pub path: &'static str,
@@ -183,6 +183,7 @@ pub(super) fn guarded() -> Vec<Route> {
             .refuses(503, "The process is stopping.")],
         ),
     ];
+    routes.extend(members::routes());
     routes.extend(dlq::routes());
     routes
 }

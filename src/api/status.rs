@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
 use super::lag::{self, ASK_WAIT_MAX};
-use super::{Told, view};
+use super::{Told, server_behind, view};
 use crate::id::{UnitId, UnitKind};
 use crate::ports::bus::{Error as BusError, StreamInfo};
 use crate::unit::status::{State as UnitState, Unit};
@@ -47,6 +47,8 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
     warnings.extend(units.iter().filter_map(unit_warning));
     let manifests = told.manifests.get();
     warnings.extend(manifest_warnings(&manifests));
+    let server = server_behind::look(&told).await;
+    warnings.extend(server.iter().flat_map(server_behind::warnings));
     let uptime = told.clock.monotonic().saturating_sub(told.started);
     Json(view::Status {
         instance: told.instance.to_string(),
@@ -56,6 +58,7 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
         not_ready,
         bus: told.bus_kind.to_owned(),
         data_dir: told.data_dir.as_deref().map(str::to_owned),
+        server,
         manifests,
         streams,
         units,

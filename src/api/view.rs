@@ -5,6 +5,7 @@
 mod tap;
 
 pub use crate::runtime::load::Shown as ManifestProblem;
+pub use crate::runtime::ownership::overview::{ShownLease as Lease, ShownMember as Member};
 pub use crate::runtime::reload::Manifests;
 pub use tap::{Payload, TapEnd, TapEvent, TapGap, TapMessage, TapOpen, TapStep};
 
@@ -27,6 +28,9 @@ pub struct Status {
     /// `embedded` or `nats`.
     pub bus: String,
     pub data_dir: Option<String>,
+    /// The server behind the bus; none on the embedded one.
+    #[serde(default)]
+    pub server: Option<Server>,
     pub manifests: Manifests,
     pub streams: Vec<Stream>,
     pub units: Vec<Unit>,
@@ -57,6 +61,46 @@ impl Stream {
     pub fn is_nearly_full(&self) -> bool {
         self.used() * 100.0 >= USED_WARNED_PERCENT as f64
     }
+}
+
+/// The server behind the bus.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Server {
+    pub connected: bool,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// Why not connected.
+    pub reason: Option<String>,
+    pub address: Option<String>,
+    pub version: Option<String>,
+    /// Copies of every stream and bucket.
+    pub replicas: usize,
+    /// When the server writes through to its disk: `always`, or a period such as `2m0s`. Known only with VEJAS_NATS_MONITOR.
+    pub sync: Option<String>,
+}
+
+/// `GET /api/v1/members`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Members {
+    pub members: Vec<Member>,
+}
+
+/// `GET /api/v1/leases`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Leases {
+    pub leases: Vec<Lease>,
+}
+
+/// `POST /api/v1/members/{instance}/drain`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Drained {
+    pub instance: String,
+    /// How many processes of that name were told.
+    pub processes: usize,
 }
 
 /// `GET /api/v1/units`.

@@ -7,6 +7,7 @@ pub mod data;
 pub mod dlq;
 pub mod exit;
 pub mod explain;
+pub mod members;
 pub mod new;
 pub mod output;
 pub mod purge;
@@ -38,6 +39,9 @@ enum Command {
     Status(status::Args),
     Dlq(Box<dlq::Args>),
     Purge(purge::Args),
+    Members(members::MembersArgs),
+    Leases(members::LeasesArgs),
+    Drain(members::DrainArgs),
     Data(data::Args),
     Tap(tap::Args),
     Explain(explain::Args),
@@ -69,6 +73,9 @@ pub fn main() -> Exit {
         Command::Status(args) => status::main(args),
         Command::Dlq(args) => dlq::main(*args),
         Command::Purge(args) => purge::main(args),
+        Command::Members(args) => members::members(args),
+        Command::Leases(args) => members::leases(args),
+        Command::Drain(args) => members::drain(args),
         Command::Data(args) => data::run(args),
         Command::Tap(args) => tap::main(args),
         Command::Explain(args) => explain::run(&args),

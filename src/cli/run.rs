@@ -14,8 +14,9 @@ use crate::connectors::http::tls;
 use crate::id::{Names, SUBJECT_ROOT_DEFAULT};
 use crate::manifest::http_in::LISTEN_DEFAULT;
 use crate::manifest::value::{ByteSize, Span};
-use crate::runtime::config::Config;
+use crate::runtime::config::{BusConfig, Config};
 use crate::runtime::load;
+use crate::runtime::ownership::overview::Overview;
 use crate::runtime::start::{self, Door, Handle};
 use crate::runtime::telemetry::{self, LogFormat};
 use crate::runtime::units;
@@ -235,6 +236,20 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
         loaded: loaded.clone(),
         manifests: handle.manifests.clone(),
         backlogs: handle.backlogs.clone(),
+        overview: Some(Overview {
+            context: handle.context.clone(),
+            handle: handle.ownership.clone(),
+            peers: Arc::clone(&handle.peers),
+        }),
+        server: handle.server.clone(),
+        replicas: match &handle.config.bus {
+            BusConfig::Embedded => 1,
+            BusConfig::Nats(server) => server.replicas,
+        },
+        monitor: match &handle.config.bus {
+            BusConfig::Embedded => None,
+            BusConfig::Nats(server) => server.monitor.as_deref().map(Arc::from),
+        },
         taps: api::Taps::default(),
     };
     let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });

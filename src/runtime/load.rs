@@ -16,7 +16,7 @@ use crate::language::{Compiler, Program, Tables};
 use crate::manifest::check::{self, Checked, CheckedManifest, LeftOut};
 use crate::manifest::problem::{Problem, Severity};
 use crate::manifest::tree;
-use crate::manifest::{Manifest, Spec};
+use crate::manifest::Manifest;
 use crate::transforms::{self, Locator};
 
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ pub struct LoadedUnit {
     pub locate: Locator,
     pub tables: Arc<Tables>,
     pub validators: Arc<BTreeMap<String, Arc<jsonschema::Validator>>>,
-    /// What it is made of, to be stored. Of a flow or sink only.
+    /// What it is made of, to be stored.
     pub pieces: Vec<Arc<Piece>>,
 }
 
@@ -163,7 +163,7 @@ fn read_blocking(config: &Config) -> Result<Loaded, Error> {
     let mut pieces = BTreeMap::new();
     let mut making = Pieces::new(&checked, &read_beside);
     for one in &checked.manifests {
-        if matches!(one.manifest.spec, Spec::Flow(_) | Spec::Sink(_)) {
+        if one.manifest.unit().is_some() {
             pieces.insert(one.digest, making.of(one)?);
         }
     }

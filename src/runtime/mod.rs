@@ -2,6 +2,7 @@
 //!
 //! [`start`] is the place to begin; `flow_worker` and `sink_worker` are the two loops that move messages.
 
+mod agreement;
 mod backing;
 pub mod clock;
 pub mod config;
@@ -20,6 +21,7 @@ pub mod settings;
 pub mod shutdown;
 mod sink_units;
 pub mod sink_worker;
+pub mod sources;
 pub mod start;
 pub mod streams;
 pub mod telemetry;

@@ -86,7 +86,7 @@ impl Told {
                 manifests.revision.clone_from(&change.revision);
                 manifests.applied = now.to_string();
                 manifests.kept = change.kept.iter().map(ToString::to_string).collect();
-                manifests.failure = None;
+                manifests.failure.clone_from(&change.degraded);
             }
             Err(error) => manifests.failure = Some(error.to_string()),
         }

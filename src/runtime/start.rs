@@ -38,6 +38,8 @@ use crate::unit::status::Registry;
 const DOOR_CLOSES_MAX: Duration = Duration::from_secs(3);
 /// How often what former versions were made of is looked through.
 const COLLECT_PERIOD: Duration = Duration::from_secs(1_800);
+/// How often there is a look at what the cluster runs.
+const HEAD_PERIOD: Duration = Duration::from_secs(1);
 /// How often histograms are folded, so that they stay small.
 const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 
@@ -230,6 +232,8 @@ async fn follow(
     config: &Config,
 ) -> String {
     let mut collections = tokio::time::interval(COLLECT_PERIOD);
+    let mut looks = tokio::time::interval(HEAD_PERIOD);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let next = async {
             match &mut reloads {
@@ -242,6 +246,17 @@ async fn follow(
             loaded = next => loaded,
             _ = collections.tick() => {
                 units.collect().await;
+                continue;
+            }
+            _ = looks.tick() => {
+                match units.reconsider().await {
+                    Ok(None) => {}
+                    Ok(Some(change)) => {
+                        reload::log(&change);
+                        told.applied(&Ok(change), context.clock.now());
+                    }
+                    Err(error) => tracing::warn!("what the cluster runs is not in effect: {error}"),
+                }
                 continue;
             }
         };

@@ -12,28 +12,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::agreement::{self, Agreement, Decision, Listed};
 use super::config::Config;
 use super::load::{Loaded, LoadedUnit};
 use super::ownership::{self, Owned};
 use super::reading::{Backlogs, Reader, Shared, Version, Wish};
 use super::settings::Settings;
 use super::versions::Versions;
-use super::{contents, durables, ingress, parts};
+use super::{contents, durables, ingress, parts, sources};
 use crate::connectors::http::source::Changer;
-use crate::connectors::interval;
 use crate::id::{UnitId, UnitKind};
 use crate::manifest::Spec;
-use crate::manifest::connector::interval::Interval;
 use crate::manifest::check::LeftOut;
 use crate::manifest::source::Source;
 use crate::ports::bus;
 use crate::protocol::record::Unit;
-use crate::protocol::{Class, Role, UnitSpec};
 use crate::transforms;
 use crate::unit::context::Context;
 use crate::unit::status::{self, Registry, State};
@@ -55,6 +52,8 @@ pub enum Error {
     Unit { unit: UnitId, reason: String },
     #[error("{units} have no place to read from after {} s", READERS_WAIT.as_secs())]
     Readers { units: String },
+    #[error("the set {revision} that the cluster runs cannot be read: {reason}")]
+    Set { revision: String, reason: String },
     #[error("the manifests have {errors} errors; with --strict nothing of them takes effect")]
     Strict { errors: usize },
     #[error("{0} (`listen` of an HttpIn, or VEJAS_INGRESS_ADDR, says where entrances listen)")]
@@ -72,11 +71,47 @@ pub struct Change {
     pub removed: Vec<UnitId>,
     /// Those that run on in an earlier version, because what they are now cannot be told.
     pub kept: Vec<UnitId>,
+    /// Why this is not the set that this instance was given.
+    pub degraded: Option<String>,
 }
 
 impl Change {
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// A set of manifests as it was read.
+#[derive(Default)]
+struct Given {
+    wanted: BTreeMap<UnitId, Arc<LoadedUnit>>,
+    left_out: BTreeMap<UnitId, LeftOut>,
+    faulty: BTreeSet<String>,
+    documents: usize,
+    first_error: String,
+}
+
+impl Given {
+    fn of(loaded: Loaded) -> Self {
+        let first_error = loaded.first_error();
+        let wanted: BTreeMap<UnitId, Arc<LoadedUnit>> =
+            loaded.units.into_iter().map(|unit| (unit.id.clone(), Arc::new(unit))).collect();
+        let left_out = loaded.left_out.into_iter().map(|one| (one.id.clone(), one));
+        let left_out = left_out.filter(|(id, _)| !wanted.contains_key(id)).collect();
+        Given { left_out, wanted, faulty: loaded.faulty, documents: loaded.documents, first_error }
+    }
+
+    /// The units with their digests and what they are made of.
+    fn set(&self, kept: &[UnitId], current: &BTreeMap<UnitId, Current>) -> Vec<Listed> {
+        let kept = kept.iter().filter_map(|id| Some((id, current.get(id)?)));
+        let kept =
+            kept.map(|(id, current)| Listed { id: id.clone(), digest: current.digest.clone(), pieces: Vec::new() });
+        let wanted = self.wanted.iter().map(|(id, unit)| Listed {
+            id: id.clone(),
+            digest: unit.digest.clone(),
+            pieces: unit.pieces.clone(),
+        });
+        wanted.chain(kept).collect()
     }
 }
 
@@ -98,6 +133,8 @@ pub struct Units {
     readers: BTreeMap<UnitId, Reader>,
     reading: JoinSet<Ended>,
     ownership: ownership::Handle,
+    agreement: Agreement,
+    given: Arc<Given>,
     /// What only one member runs, as this process would.
     owned: BTreeMap<Unit, Owned>,
     routes: BTreeMap<UnitId, Arc<LoadedUnit>>,
@@ -135,12 +172,14 @@ impl Units {
                 config: Arc::clone(config),
                 settings,
                 registry: Arc::clone(registry),
-                versions,
+                versions: Arc::clone(&versions),
                 backlogs,
             }),
             entrances: entrances.clone(),
             readers: BTreeMap::new(),
             reading: JoinSet::new(),
+            agreement: Agreement::new(config, context, &versions, &ownership),
+            given: Arc::default(),
             ownership,
             owned: BTreeMap::new(),
             routes: BTreeMap::new(),
@@ -162,32 +201,58 @@ impl Units {
         if self.shared.config.strict && loaded.errors() > 0 {
             return Err(Error::Strict { errors: loaded.errors() });
         }
+        self.given = Arc::new(Given::of(loaded));
+        self.follow().await
+    }
+
+    /// The set that was given, or the one the cluster runs while the instances were given different ones.
+    async fn follow(&mut self) -> Result<Change, Error> {
+        let given = Arc::clone(&self.given);
+        let mut change = self.compare(&given);
+        match self.agreement.decide(&change.revision, &given.set(&change.kept, &self.current)).await? {
+            Decision::Run(head) => {
+                change.no = head.no;
+                self.take(&given, change).await
+            }
+            Decision::Differs(head, reason) => {
+                let of_head = self.agreement.units_of(&head, &given.wanted).await?;
+                let of_head = Given { wanted: of_head, documents: 1, ..Given::default() };
+                let change = Change { no: head.no, degraded: Some(reason), ..self.compare(&of_head) };
+                self.take(&of_head, change).await
+            }
+        }
+    }
+
+    /// Looks again whether the given set or another one is to be run; `None` when all is as it was.
+    pub async fn reconsider(&mut self) -> Result<Option<Change>, Error> {
+        let change = self.compare(&self.given);
+        if !self.agreement.is_due(&change.revision).await? {
+            return Ok(None);
+        }
+        self.follow().await.map(Some)
+    }
+
+    /// What a set would change.
+    fn compare(&self, given: &Given) -> Change {
         let mut change = Change::default();
-        let first_error = loaded.first_error();
-        let wanted: BTreeMap<UnitId, Arc<LoadedUnit>> =
-            loaded.units.into_iter().map(|unit| (unit.id.clone(), Arc::new(unit))).collect();
-        let left_out: BTreeMap<UnitId, LeftOut> = loaded
-            .left_out
-            .into_iter()
-            .map(|one| (one.id.clone(), one))
-            .filter(|(id, _)| !wanted.contains_key(id))
-            .collect();
         for (id, current) in &self.current {
-            if wanted.contains_key(id) {
+            if given.wanted.contains_key(id) {
                 continue;
             }
-            let stays = loaded.documents == 0
-                || left_out.contains_key(id)
-                || hides(&loaded.faulty, &self.shared.config, current.file.as_deref());
+            let stays = given.documents == 0
+                || given.left_out.contains_key(id)
+                || hides(&given.faulty, &self.shared.config, current.file.as_deref());
             if stays { &mut change.kept } else { &mut change.removed }.push(id.clone());
         }
-        let kept = change.kept.iter().filter_map(|id| Some((id, self.current.get(id)?.digest.as_str())));
-        change.revision = revision(wanted.iter().map(|(id, unit)| (id, unit.digest.as_str())).chain(kept));
-        change.no = self.shared.versions.publish(&change.revision).await?.no;
+        change.revision = agreement::revision(&given.set(&change.kept, &self.current));
+        change
+    }
 
+    async fn take(&mut self, given: &Given, mut change: Change) -> Result<Change, Error> {
+        let Given { wanted, left_out, first_error, .. } = given;
         let mut before = self.durables_before().await?;
         let mut moving = Vec::new();
-        for (id, unit) in &wanted {
+        for (id, unit) in wanted {
             self.forget_manifest_error(id);
             let same = self.current.get(id).is_some_and(|current| current.digest == unit.digest);
             if same && self.runs(id) {
@@ -208,7 +273,7 @@ impl Units {
                 moving.push(id);
             }
         }
-        for (id, one) in &left_out {
+        for (id, one) in left_out {
             if self.current.contains_key(id) {
                 continue;
             }
@@ -216,7 +281,7 @@ impl Units {
             moving.extend(is_reader(id).then(|| id.clone()));
         }
         let late = self.late(&moving, change.no).await;
-        self.note(&wanted, |id| is_reader(id) && !late.contains(id));
+        self.note(wanted, |id| is_reader(id) && !late.contains(id));
         for id in &change.kept {
             let reason = left_out.get(id).map_or(first_error.as_str(), |one| one.reason.as_str());
             if let Some(unit) = self.shared.registry.get(id) {
@@ -228,15 +293,15 @@ impl Units {
             let units = late.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Err(Error::Readers { units });
         }
-        self.change_sources(&wanted, &change).await?;
-        self.note(&wanted, |id| id.kind == UnitKind::Source);
-        if let Err(error) = self.change_entrance(&wanted, &change).await {
+        self.change_sources(wanted, &change).await?;
+        self.note(wanted, |id| id.kind == UnitKind::Source);
+        if let Err(error) = self.change_entrance(wanted, &change).await {
             for id in change.added.iter().chain(&change.changed).filter(|id| id.kind == UnitKind::HttpIn) {
                 self.show_failed(id, &error.to_string());
             }
             return Err(error);
         }
-        self.note(&wanted, |id| id.kind == UnitKind::HttpIn);
+        self.note(wanted, |id| id.kind == UnitKind::HttpIn);
         let shown = self.shared.registry.all().into_iter().map(|unit| unit.id.clone());
         let declared = |id: &UnitId| wanted.contains_key(id) || left_out.contains_key(id) || change.kept.contains(id);
         let gone: BTreeSet<UnitId> = shown.chain(change.removed.iter().cloned()).filter(|id| !declared(id)).collect();
@@ -255,6 +320,7 @@ impl Units {
         if !late.is_empty() {
             tracing::warn!(?late, "removed units have not stopped yet");
         }
+        self.agreement.runs(&change);
         Ok(change)
     }
 
@@ -357,12 +423,10 @@ impl Units {
         for (id, unit) in change.added.iter().chain(&change.changed).filter_map(|id| Some((id, wanted.get(id)?))) {
             let Spec::Source(Source { interval: Some(stated), to }) = &unit.manifest.spec else { continue };
             let Some(line) = self.shared.registry.get(id) else { continue };
-            if let Err(error) = interval::slots::Schedule::new(stated) {
-                self.fail(&line, &error.to_string())?;
-                continue;
+            match sources::interval(&self.shared.context, &line, &unit.digest, stated, to.as_str(), change.no) {
+                Ok(owned) => _ = self.owned.insert(ownership::unit_of(id), owned),
+                Err(error) => self.fail(&line, &error.to_string())?,
             }
-            let owned = self.source(unit, stated, to.as_str(), line, change.no);
-            self.owned.insert(ownership::unit_of(id), owned);
         }
         if timeout(SOURCE_STOP_MAX, self.ownership.units(self.owned.clone())).await.is_err() {
             tracing::warn!("a source does not stop in time");
@@ -375,26 +439,6 @@ impl Units {
     pub async fn own_chore(&mut self, name: &str, chore: Owned) {
         self.owned.insert(Unit::new(name), chore);
         self.ownership.units(self.owned.clone()).await;
-    }
-
-    fn source(&self, unit: &LoadedUnit, stated: &Interval, to: &str, line: Arc<status::Unit>, no: u64) -> Owned {
-        let digest = ownership::digest_of(&unit.digest);
-        let (context, stated, to) = (self.shared.context.clone(), stated.clone(), to.to_owned());
-        let fence_subject = Some(context.names.fence(&unit.id));
-        let shown = Arc::clone(&line);
-        Owned {
-            spec: UnitSpec { role: Role::Worker, class: Class::Fenced, fenced: true, no, digest },
-            fence_subject,
-            line: Some(line),
-            run: Arc::new(move |tenancy| {
-                let source =
-                    interval::source::Source::new(context.clone(), Arc::clone(&shown), &stated, &to, tenancy);
-                Box::pin(async move {
-                    source.map_err(|error| error.to_string())?.run().await;
-                    Ok(())
-                })
-            }),
-        }
     }
 
     async fn change_entrance(
@@ -510,16 +554,6 @@ fn hides(faulty: &BTreeSet<String>, config: &Config, file: Option<&str>) -> bool
         None => true,
     };
     faulty.contains(&root) || faulty.iter().any(holds)
-}
-
-/// SHA-256 over the sorted lines `<unit> <digest>`.
-fn revision<'a>(units: impl Iterator<Item = (&'a UnitId, &'a str)>) -> String {
-    let sorted: BTreeMap<&UnitId, &str> = units.collect();
-    let mut hash = Sha256::new();
-    for (id, digest) in sorted {
-        hash.update(format!("{id} {digest}\n"));
-    }
-    contents::hex(&hash.finalize().into())
 }
 
 async fn all_ended(tasks: &mut JoinSet<Ended>) {

@@ -64,20 +64,20 @@ impl Versions {
         self.read(HEAD).await
     }
 
-    /// Publishes a set of units: the head with the next number, or the one that is there when the set is the same.
-    pub async fn publish(&self, revision: &str) -> Result<Head, Error> {
-        loop {
-            let held = self.head().await?;
-            let (no, condition) = match &held {
-                Some((head, _)) if head.revision == revision => return Ok(head.clone()),
-                Some((head, revision)) => (head.no + 1, Condition::Revision(*revision)),
-                None => (1, Condition::Absent),
-            };
-            let head = Head { no, revision: revision.to_owned() };
-            if let Written::Won(_) = self.write(self.record(HEAD.to_owned(), &head, condition)).await? {
-                return Ok(head);
-            }
+    /// Makes a set of units the head, with the next number, unless somebody has written the head since it was read `at` that
+    /// revision of the store. The set's contents are stored before.
+    pub async fn publish(&self, revision: &str, at: Option<u64>) -> Result<Option<Head>, Error> {
+        let held = self.head().await?;
+        let (no, condition) = match &held {
+            Some((head, revision)) => (head.no + 1, Condition::Revision(*revision)),
+            None => (1, Condition::Absent),
+        };
+        if held.as_ref().map(|(_, revision)| *revision) != at {
+            return Ok(None);
         }
+        let head = Head { no, revision: revision.to_owned() };
+        let written = self.write(self.record(HEAD.to_owned(), &head, condition)).await?;
+        Ok(matches!(written, Written::Won(_)).then_some(head))
     }
 
     pub async fn run(&self, unit: &UnitId) -> Result<Held<Run>, Error> {
@@ -156,6 +156,12 @@ impl Versions {
         let runs = self.runs().await?;
         let parts = runs.iter().flat_map(|(_, run)| &run.parts);
         let mut wanted: Vec<String> = parts.filter_map(|part| part.digest.clone()).chain(current).collect();
+        if let Some((head, _)) = self.head().await? {
+            let set = self.content(&head.revision).await?.unwrap_or_default();
+            let set = String::from_utf8_lossy(&set);
+            wanted.extend(set.lines().filter_map(|line| Some(line.split_once(' ')?.1.to_owned())));
+            wanted.push(head.revision);
+        }
         let mut named = BTreeSet::new();
         while let Some(digest) = wanted.pop() {
             if named.contains(&digest) {

@@ -36,7 +36,10 @@ pub struct Asked {
 pub enum Stored {
     Done,
     /// It is not stored: the stored position is this one.
-    Rewound { position: Option<Position>, refused: Option<Arc<str>> },
+    Rewound {
+        position: Option<Position>,
+        refused: Option<Arc<str>>,
+    },
     /// This holding is over.
     Over,
 }
@@ -105,8 +108,7 @@ impl Tenancy {
     pub async fn write(&mut self, messages: Vec<Outgoing>, position: Position) -> Stored {
         debug_assert!(messages.len() < bus::BATCH_MESSAGES_MAX);
         let (answer, answered) = oneshot::channel();
-        let asked =
-            Asked { unit: self.unit.clone(), life: self.life, messages, position: position.clone(), answer };
+        let asked = Asked { unit: self.unit.clone(), life: self.life, messages, position: position.clone(), answer };
         if self.writes.send(asked).await.is_err() {
             return Stored::Over;
         }

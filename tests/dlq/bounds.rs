@@ -8,10 +8,10 @@ use vejas::id::Names;
 use vejas::ports::bus::{self, Batch, Bus};
 use vejas::ports::clock::Clock;
 use vejas::runtime::clock::SystemClock;
-use vejas::time::Timestamp;
 use vejas::runtime::dead_letters::view::Replay;
 use vejas::runtime::dead_letters::{DeadLetters, Error, PAGE_LETTERS_MAX, Selection};
 use vejas::runtime::open_bus;
+use vejas::time::Timestamp;
 
 use crate::ground::{failed, failed_at, ground};
 

@@ -11,7 +11,8 @@ use vejas::flow::message::{Headers, Outgoing, Stored};
 use vejas::id::Names;
 use vejas::ports::bus::{Batch, DurableConfig, Error, Start};
 use vejas::runtime::clock::SystemClock;
-use vejas::runtime::config::Config;
+use vejas::runtime::config::{BusConfig, Config};
+use vejas::runtime::ownership::{self, members::Describes};
 use vejas::runtime::reading::Backlogs;
 use vejas::runtime::units::Units;
 use vejas::runtime::{load, streams};
@@ -57,6 +58,8 @@ fn config(folder: &Path, limits: Limits) -> Config {
         read_token: None,
         secrets_dir: None,
         messages_bytes_max: limits.messages_bytes_max,
+        bus: BusConfig::Embedded,
+        ownership: ownership::Settings::alone(),
         dead_letters_bytes_max: limits.dead_letters_bytes_max,
         retention: Duration::from_secs(3600),
         drain: Duration::from_secs(10),
@@ -106,9 +109,13 @@ impl Stage {
 
     pub async fn run(&mut self) {
         let loaded = load::load(&self.config).await.unwrap();
+        let peers = self.embedded.clone();
+        let (owner, driver) =
+            ownership::start(self.context.clone(), peers, self.config.ownership.clone(), Describes::default());
+        tokio::spawn(driver);
+        let backlogs = Backlogs::default();
         let started =
-            Units::start(loaded, &self.context, &self.config, &self.registry, &self.entrances, Backlogs::default())
-                .await;
+            Units::start(loaded, &self.context, &self.config, &self.registry, &self.entrances, backlogs, owner).await;
         self.units = Some(started.unwrap().0);
     }
 

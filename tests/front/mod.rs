@@ -132,7 +132,7 @@ impl Bus for Moody {
 pub struct Ground {
     pub clock: Arc<MovedClock>,
     pub bus: Arc<Moody>,
-    embedded: Arc<Embedded>,
+    pub embedded: Arc<Embedded>,
     pub names: Names,
 }
 

@@ -129,8 +129,13 @@ impl Source {
             if !self.tenancy.may_begin() {
                 break;
             }
-            let position =
-                Position { run: self.tenancy.begin_run(), page: slot.cast_unsigned(), off: 1, done: true, state: [].into() };
+            let position = Position {
+                run: self.tenancy.begin_run(),
+                page: slot.cast_unsigned(),
+                off: 1,
+                done: true,
+                state: [].into(),
+            };
             match self.tenancy.write(vec![self.message(slot)], position).await {
                 Stored::Done => {
                     self.unit.received(1);

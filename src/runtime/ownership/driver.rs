@@ -314,7 +314,9 @@ impl Driver {
                 self.step(Event::Bucket { generation: Generation(info.identity), regressed });
             }
             Err(bus::Error::NoStream(_)) => {
-                tracing::error!("the lease bucket is gone; it is made again, and nothing is owned for its time to live");
+                tracing::error!(
+                    "the lease bucket is gone; it is made again, and nothing is owned for its time to live"
+                );
                 self.ensure_buckets().await?;
                 self.look_again();
             }

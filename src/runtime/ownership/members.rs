@@ -38,7 +38,7 @@ pub fn prefix(role: Role) -> &'static str {
 const ROLES: [Role; 4] = [Role::Worker, Role::Sink, Role::Engine, Role::Notifier];
 
 /// What a member says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Describes {
     pub instance: String,

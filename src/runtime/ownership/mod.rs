@@ -1,7 +1,7 @@
 //! Drives the protocol: one task owns the [`Node`](crate::protocol::Node), tells it what happens and does what it says.
 //!
 //! [`start`] is the door; [`Handle`] is what the rest of the process holds. `driver` is the task, `requests` puts its questions to the
-//! stores, `members` announces this process and lists the others, `neighbours` pings and carries claims, `records` spells what is stored.
+//! stores, `members` announces this process and lists the others, `neighbours` pings and carries claims, `records` spells what is stored, `overview` shows it to people.
 //!
 //! Upholds: every request leaves after the moment its gates count from, and is answered once, as Unknown at the latest after the request
 //! time-out; a unit's task is told to stop before the node is told that it has; nothing here decides who owns what.
@@ -9,6 +9,7 @@
 mod driver;
 pub mod members;
 mod neighbours;
+pub mod overview;
 pub mod records;
 mod requests;
 mod settings;
@@ -56,7 +57,8 @@ pub enum Error {
     Ended(&'static str),
 }
 
-type Task = BoxFuture<'static, Result<(), String>>;
+/// What a unit does while it is held.
+pub type Task = BoxFuture<'static, Result<(), String>>;
 
 /// A unit that only one member may run, as this process would run it.
 #[derive(Clone)]
@@ -103,10 +105,15 @@ pub struct Shown {
 }
 
 enum Said {
-    Units { units: BTreeMap<Unit, Owned>, stopped: oneshot::Sender<()> },
+    Units {
+        units: BTreeMap<Unit, Owned>,
+        stopped: oneshot::Sender<()>,
+    },
     /// Publications up to this one are in effect here.
     Applied(u64),
-    Leave { within: Duration },
+    Leave {
+        within: Duration,
+    },
     Event(crate::protocol::Event),
     Members(Vec<Member>),
 }

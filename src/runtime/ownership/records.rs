@@ -269,6 +269,8 @@ mod tests {
     fn what_is_no_record_is_refused_with_its_place() {
         let error = decode_fence(b"{", Sequence(12)).unwrap_err().to_string();
         assert!(error.starts_with("the fence record at sequence 12 cannot be read"), "{error}");
-        assert!(decode_lease(br#"{"unit":"u","state":"mine","instance":"a","inc":"1","tenure":null,"view":"0"}"#).is_err());
+        assert!(
+            decode_lease(br#"{"unit":"u","state":"mine","instance":"a","inc":"1","tenure":null,"view":"0"}"#).is_err()
+        );
     }
 }

@@ -128,8 +128,7 @@ impl Requests {
 
     fn put(&self, key: String, value: Vec<u8>, expected: Option<KvRevision>) -> BoxFuture<'static, Found<Outcome>> {
         let condition = expected.map_or(Condition::Absent, |revision| Condition::Revision(revision.0));
-        let write =
-            Write { bucket: self.bucket.clone(), key, value: Some(Bytes::from(value)), condition, ttl: None };
+        let write = Write { bucket: self.bucket.clone(), key, value: Some(Bytes::from(value)), condition, ttl: None };
         let written = self.context.store.write(vec![write]);
         Box::pin(async move {
             Ok(match written.await?.into_iter().next() {

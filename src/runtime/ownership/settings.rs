@@ -55,9 +55,10 @@ mod tests {
 
     #[test]
     fn an_unsafe_setting_is_refused_with_the_inequality_and_the_settings() {
-        let wrong = Settings::cluster(Duration::from_secs(10), Duration::from_secs(10), Duration::from_millis(100), |t| {
-            t.grace_ms = 450;
-        });
+        let wrong =
+            Settings::cluster(Duration::from_secs(10), Duration::from_secs(10), Duration::from_millis(100), |t| {
+                t.grace_ms = 450;
+            });
         let error = wrong.unwrap_err().to_string();
         assert!(error.contains("session gate (1 + drift) + sched <= grace (1 - drift) does not hold"), "{error}");
         assert!(error.contains("VEJAS_GRACE_MS"), "{error}");

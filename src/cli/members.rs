@@ -1,0 +1,148 @@
+//! `vejas members`, `vejas leases`, `vejas drain`: the cluster as one of its processes sees it.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use super::exit::Exit;
+use super::status::{self, At, Output, SERVER_DEFAULT};
+use crate::api::view;
+use crate::unit::status::short;
+
+/// Which API to ask.
+#[derive(Debug, ClapArgs)]
+struct Api {
+    /// The API to ask.
+    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
+    server: String,
+    /// The token to ask with.
+    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// A PEM file of certificate authorities to trust besides the system's.
+    #[arg(long)]
+    ca: Option<PathBuf>,
+}
+
+impl Api {
+    fn at(&self) -> At<'_> {
+        At { server: &self.server, token: self.token.as_deref(), ca: self.ca.as_deref() }
+    }
+}
+
+/// Shows the processes of the cluster, what they run and how many units they own.
+#[derive(Debug, ClapArgs)]
+pub struct MembersArgs {
+    #[command(flatten)]
+    api: Api,
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// Shows the units that only one process may run, and which one does.
+#[derive(Debug, ClapArgs)]
+pub struct LeasesArgs {
+    #[command(flatten)]
+    api: Api,
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// Tells a process of the cluster to hand over what it owns, finish what it holds and end, as SIGTERM would.
+#[derive(Debug, ClapArgs)]
+pub struct DrainArgs {
+    /// The name of the process; `vejas members` lists them.
+    instance: String,
+    #[command(flatten)]
+    api: Api,
+}
+
+pub(super) fn members(args: MembersArgs) -> Exit {
+    status::block_on(async move {
+        let found: view::Members = status::ask(&args.api.at(), reqwest::Method::GET, "/api/v1/members").await?;
+        if args.output == Output::Json {
+            return print(&format!("{:#}\n", serde_json::json!(found)));
+        }
+        let mut rows =
+            vec![["INSTANCE", "SESSION", "OWNS", "NO", "GIVEN", "VERSION", "ADDRESS", "STARTED"].map(str::to_owned)];
+        let mut notes = String::new();
+        for member in &found.members {
+            let own = if member.own { "*" } else { "" };
+            rows.push([
+                format!("{}{own}", member.instance),
+                member.session.clone(),
+                member.owns.to_string(),
+                member.no.to_string(),
+                short(&member.revision).to_owned(),
+                member.version.clone(),
+                member.address.clone(),
+                member.started.clone(),
+            ]);
+            if let Some(reason) = &member.degraded {
+                notes.push_str(&format!("{} is degraded: {reason}\n", member.instance));
+            }
+        }
+        print(&format!("{}{notes}", columns(&rows)))
+    })
+}
+
+pub(super) fn leases(args: LeasesArgs) -> Exit {
+    status::block_on(async move {
+        let found: view::Leases = status::ask(&args.api.at(), reqwest::Method::GET, "/api/v1/leases").await?;
+        if args.output == Output::Json {
+            return print(&format!("{:#}\n", serde_json::json!(found)));
+        }
+        let mut rows = vec![["UNIT", "STATE", "INSTANCE", "TENURE", "RENEWED"].map(str::to_owned)];
+        for lease in &found.leases {
+            let state = match &lease.heir {
+                Some(heir) => format!("{} to {heir}", lease.state),
+                None => lease.state.clone(),
+            };
+            rows.push([
+                lease.unit.clone(),
+                state,
+                lease.instance.clone(),
+                lease.tenure.to_string(),
+                lease.renewed.clone(),
+            ]);
+        }
+        print(&columns(&rows))
+    })
+}
+
+pub(super) fn drain(args: DrainArgs) -> Exit {
+    if args.instance.is_empty() || args.instance.contains('/') {
+        eprintln!("vejas: {:?} is no name of a process; `vejas members` lists them", args.instance);
+        return Exit::Usage;
+    }
+    status::block_on(async move {
+        let path = format!("/api/v1/members/{}/drain", args.instance);
+        let drained: view::Drained = status::ask(&args.api.at(), reqwest::Method::POST, &path).await?;
+        print(&format!("{} was told to leave; `vejas members` shows when it has\n", drained.instance))
+    })
+}
+
+/// Rows as aligned columns.
+fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let line: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn print(text: &str) -> Result<(), status::Error> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // `vejas members | head` is no error.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
