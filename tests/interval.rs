@@ -160,13 +160,21 @@ async fn the_newest_thousand_missed_slots_are_made_up_for_by_fire_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_store_each_slot_once_and_none_is_left_out() {
+async fn two_members_store_each_slot_once_and_none_is_left_out_when_one_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let ground = ground(folder.path()).await;
     let one = start(&ground, "alpha", &every(20, OnMissed::Skip)).await;
+    until_stored(&ground, 30).await;
     let two = start(&ground, "beta", &every(20, OnMissed::Skip)).await;
-    let found = until_stored(&ground, 60).await;
+    let unit = Arc::clone(&two.unit);
+    eventually("the other one stands by", || {
+        let standby = unit.state() == State::Standby;
+        Box::pin(async move { standby })
+    })
+    .await;
     one.stop().await;
+    let before = slots(&ground).await.len();
+    let found = until_stored(&ground, before + 30).await;
     two.stop().await;
     assert_no_slot_twice(&found);
     assert!(found.windows(2).all(|pair| pair[1] == pair[0] + 20), "{found:?}");

@@ -17,6 +17,7 @@ const TTL_SECS_MAX: u64 = 600;
 
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Cluster")]
+#[group(id = "cluster_settings")]
 pub struct Args {
     /// Share a NATS JetStream server with other instances; without it the bus is embedded.
     #[arg(long, env = "VEJAS_CLUSTER", value_parser = clap::builder::BoolishValueParser::new())]

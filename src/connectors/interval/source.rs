@@ -65,8 +65,9 @@ impl Source {
 
     /// Runs until the holding is over.
     pub async fn run(mut self) {
-        // Slots of the last moments are late, not missed: whoever ran the source before may have died with them.
-        let late = if self.tenancy.position.is_some() { LATE_MS_MAX } else { 0 };
+        // Slots of the last moments are late, not missed: whoever ran the source before may have died with them. Otherwise they
+        // are made up for anyway.
+        let late = if self.tenancy.position.is_some() && self.on_missed == OnMissed::Skip { LATE_MS_MAX } else { 0 };
         self.since = self.now() - late;
         let mut failures = 0;
         while self.tenancy.permitted().await {
