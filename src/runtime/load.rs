@@ -13,10 +13,10 @@ use super::contents::{self, Piece, Pieces};
 use super::reload;
 use crate::id::UnitId;
 use crate::language::{Compiler, Program, Tables};
+use crate::manifest::Manifest;
 use crate::manifest::check::{self, Checked, CheckedManifest, LeftOut};
 use crate::manifest::problem::{Problem, Severity};
 use crate::manifest::tree;
-use crate::manifest::Manifest;
 use crate::transforms::{self, Locator};
 
 #[derive(Debug, thiserror::Error)]

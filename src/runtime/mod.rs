@@ -11,6 +11,7 @@ pub mod dead_letters;
 mod durables;
 mod flow_batch;
 pub mod flow_worker;
+mod holding;
 mod ingress;
 pub mod load;
 pub mod ownership;

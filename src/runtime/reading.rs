@@ -6,17 +6,20 @@
 //!
 //! What stopping means: workers get `STOP_MAX` to finish what is in hand; what they do not finish is handed out again.
 
+mod crew;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
-use tokio_util::sync::CancellationToken;
 
+use self::crew::Crew;
 use super::config::Config;
 use super::contents;
+use super::holding::{self, Holding, Passing};
 use super::load::LoadedUnit;
+use super::ownership::Owned;
 use super::parts::{self, Granting, UnitParts};
 use super::settings::Settings;
 use super::versions::Versions;
@@ -38,6 +41,10 @@ pub(super) const IN_FLIGHT_MAX: usize = 4_096;
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// How often there is a look whether a former version is worked off.
 const TIDY_PERIOD: Duration = Duration::from_millis(500);
+/// How often a unit that one member runs says that it is alive.
+const ALIVE_PERIOD: Duration = Duration::from_millis(500);
+/// Before a unit whose durable was removed by another member, or by a person, is made ready again.
+const GONE_WAIT: Duration = Duration::from_millis(200);
 /// Waits while the bus refuses.
 const BACKOFF: Backoff = Backoff { initial: Duration::from_millis(100), max: Duration::from_secs(5) };
 
@@ -103,6 +110,7 @@ pub(super) struct Progress {
 pub(super) struct Reader {
     wishes: watch::Sender<Wish>,
     progress: watch::Receiver<Progress>,
+    passing: Passing,
 }
 
 impl Reader {
@@ -117,8 +125,14 @@ impl Reader {
         let (told, progress) = watch::channel(Progress { no: 0, failed: None });
         let (ask, purges) = mpsc::channel(1);
         shared.backlogs.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), ask);
-        let keeper = Keeper { shared, id, wanted, told, purges, before };
-        (Reader { wishes, progress }, keeper.run())
+        let (passing, holding) = holding::pair();
+        let keeper = Keeper { shared, id, wanted, told, purges, before, holding };
+        (Reader { wishes, progress, passing }, keeper.run())
+    }
+
+    /// For a unit of which one member runs the workers.
+    pub fn owned(&self, line: Arc<status::Unit>) -> Owned {
+        self.passing.owned(line)
     }
 
     pub fn wish(&self, wish: Wish) {
@@ -141,6 +155,7 @@ struct Keeper {
     told: watch::Sender<Progress>,
     purges: mpsc::Receiver<Purge>,
     before: Option<(u32, DurableInfo)>,
+    holding: Holding,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -171,6 +186,12 @@ enum Ready {
     Sink(Box<sink_worker::SinkUnit>),
 }
 
+impl Ready {
+    fn has_order(&self) -> bool {
+        matches!(self, Ready::Sink(sink) if sink.order_by.is_some())
+    }
+}
+
 /// Why the workers ended.
 enum After {
     /// There is another wish.
@@ -193,7 +214,12 @@ impl Keeper {
                     failures = 0;
                     self.tell(wish.no, None);
                     if let Some((parts, workers)) = workers {
-                        match self.work(&parts, workers).await {
+                        let after = match self.hold(&workers).await {
+                            Some(after) => after,
+                            None => self.work(&parts, workers).await,
+                        };
+                        self.holding.let_go_if_over();
+                        match after {
                             After::Change => {}
                             After::Purge(answer) => self.purge(answer).await,
                             After::Stopped => return Ok(()),
@@ -220,7 +246,22 @@ impl Keeper {
                 changed = self.wanted.changed() => if changed.is_err() { return Ok(()) },
                 Some(answer) = self.purges.recv() => self.purge(answer).await,
                 () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+                () = self.holding.is_over() => self.holding.let_go_if_over(),
             }
+        }
+    }
+
+    /// Waits until this process may run the workers, if only one may. Answers what is to be done instead.
+    async fn hold(&mut self, workers: &VecDeque<Ready>) -> Option<After> {
+        if !workers.iter().any(Ready::has_order) {
+            return None;
+        }
+        let stopping = self.shared.context.stopping.clone();
+        tokio::select! {
+            () = self.holding.hold() => None,
+            () = stopping.cancelled() => Some(After::Stopped),
+            changed = self.wanted.changed() => changed.is_ok().then_some(After::Change),
+            Some(answer) = self.purges.recv() => Some(After::Purge(answer)),
         }
     }
 
@@ -411,9 +452,14 @@ impl Keeper {
     /// Runs the workers until something else is to be done.
     async fn work(&mut self, parts: &Arc<UnitParts>, mut waiting: VecDeque<Ready>) -> After {
         let stopping = self.shared.context.stopping.clone();
-        let mut crew = Crew { context: self.shared.context.clone(), tasks: JoinSet::new(), tokens: BTreeMap::new() };
+        let mut crew = Crew::new(self.shared.context.clone());
         // With keys, what the former durable holds goes first.
-        let one_by_one = waiting.iter().any(|ready| matches!(ready, Ready::Sink(sink) if sink.order_by.is_some()));
+        let one_by_one = waiting.iter().any(Ready::has_order);
+        for ready in &mut waiting {
+            if let Ready::Sink(sink) = ready {
+                sink.gate = self.holding.gate();
+            }
+        }
         while let Some(ready) = waiting.pop_front() {
             crew.start(ready);
             if one_by_one {
@@ -426,6 +472,7 @@ impl Keeper {
         }
         let mut looks = tokio::time::interval(TIDY_PERIOD);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut alive = tokio::time::interval(ALIVE_PERIOD);
         loop {
             let has_former = parts.current().is_some_and(|run| run.parts.len() > 1);
             tokio::select! {
@@ -433,23 +480,36 @@ impl Keeper {
                     if changed.is_err() { continue }
                     return match crew.stop(STOP_MAX).await {
                         Ok(()) => After::Change,
-                        Err(reason) => After::Broken(reason),
+                        Err(broken) => broken.after(),
                     };
                 }
                 Some(answer) = self.purges.recv() => {
                     return match crew.stop(STOP_MAX).await {
                         Ok(()) => After::Purge(answer),
-                        Err(reason) => After::Broken(reason),
+                        Err(broken) => broken.after(),
                     };
                 }
                 Some(ended) = crew.tasks.join_next() => match ended {
                     Ok((_, Ok(()))) if stopping.is_cancelled() => if crew.tasks.is_empty() { return After::Stopped },
                     Ok((number, Ok(()))) if !crew.tokens.contains_key(&number) => {}
                     Ok((_, Ok(()))) => return After::Broken("it ended by itself".to_owned()),
-                    Ok((_, Err(error))) => return After::Broken(error),
+                    Ok((_, Err(broken))) if broken.gone => {
+                        tracing::warn!(unit = %self.id, "{}: it is made ready again", broken.reason);
+                        let _ = crew.stop(STOP_MAX).await;
+                        tokio::time::sleep(GONE_WAIT).await;
+                        return After::Change;
+                    }
+                    Ok((_, Err(broken))) => return broken.after(),
                     Err(error) if error.is_cancelled() => {}
                     Err(panic) => return After::Broken(format!("it broke off: {panic}")),
                 },
+                _ = alive.tick() => self.holding.progress(),
+                () = self.holding.is_over() => {
+                    return match crew.stop(STOP_MAX).await {
+                        Ok(()) => After::Change,
+                        Err(broken) => broken.after(),
+                    };
+                }
                 _ = looks.tick(), if has_former => match self.tidy(parts, &mut crew).await {
                     Ok(true) if one_by_one => if let Some(ready) = waiting.pop_front() { crew.start(ready) },
                     Ok(_) => {}
@@ -467,71 +527,6 @@ impl Keeper {
         }
         parts.drop_first(&done).await?;
         Ok(done.durable.is_some())
-    }
-}
-
-/// The workers of one unit.
-struct Crew {
-    context: Context,
-    tasks: JoinSet<(u32, Result<(), String>)>,
-    tokens: BTreeMap<u32, (CancellationToken, AbortHandle)>,
-}
-
-impl Crew {
-    fn start(&mut self, ready: Ready) {
-        let stopping = self.context.stopping.child_token();
-        let context = Context { stopping: stopping.clone(), ..self.context.clone() };
-        let (number, task) = match ready {
-            Ready::Flow(flow) => {
-                let number = flow.number;
-                let task = self.tasks.spawn(async move {
-                    (number, flow_worker::run(context, *flow).await.map_err(|error| error.to_string()))
-                });
-                (number, task)
-            }
-            Ready::Sink(sink) => {
-                let number = sink.number;
-                let task = self.tasks.spawn(async move {
-                    (number, sink_worker::run(context, *sink).await.map_err(|error| error.to_string()))
-                });
-                (number, task)
-            }
-        };
-        self.tokens.insert(number, (stopping, task));
-    }
-
-    async fn stop_one(&mut self, number: u32) {
-        let Some((token, task)) = self.tokens.remove(&number) else { return };
-        token.cancel();
-        // The others run on; one that ends now is met by the next look at the tasks.
-        let ended = async {
-            while let Some(ended) = self.tasks.join_next().await {
-                if matches!(ended, Ok((ended, _)) if ended == number) {
-                    return;
-                }
-            }
-        };
-        if tokio::time::timeout(STOP_MAX, ended).await.is_err() {
-            task.abort();
-        }
-    }
-
-    /// Ends them all. What did not end in time is cut off; its messages are handed out again when their ack wait is over.
-    async fn stop(mut self, wait: Duration) -> Result<(), String> {
-        self.tokens.values().for_each(|(token, _)| token.cancel());
-        let mut broken = None;
-        let ended = async {
-            while let Some(ended) = self.tasks.join_next().await {
-                match ended {
-                    Ok((_, Ok(()))) => {}
-                    Ok((_, Err(error))) => broken = Some(error),
-                    Err(panic) => broken = Some(format!("it broke off: {panic}")),
-                }
-            }
-        };
-        let _ = tokio::time::timeout(wait, ended).await;
-        self.tasks.shutdown().await;
-        broken.map_or(Ok(()), Err)
     }
 }
 

@@ -63,6 +63,7 @@ pub(super) fn build(
         unit,
         jitter: Arc::clone(&config.jitter),
         drain_max: config.drain,
+        gate: None,
     })
 }
 

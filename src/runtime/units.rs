@@ -417,8 +417,17 @@ impl Units {
         wanted: &BTreeMap<UnitId, Arc<LoadedUnit>>,
         change: &Change,
     ) -> Result<(), Error> {
-        for id in change.removed.iter().filter(|id| id.kind == UnitKind::Source) {
+        for id in &change.removed {
             self.owned.remove(&ownership::unit_of(id));
+        }
+        for (id, unit) in wanted.iter().filter(|(id, _)| id.kind == UnitKind::Sink) {
+            let ordered = matches!(&unit.manifest.spec, Spec::Sink(sink) if sink.order_by.is_some());
+            match (self.readers.get(id), self.shared.registry.get(id)) {
+                (Some(reader), Some(line)) if ordered => {
+                    self.owned.insert(ownership::unit_of(id), reader.owned(line));
+                }
+                _ => _ = self.owned.remove(&ownership::unit_of(id)),
+            }
         }
         for (id, unit) in change.added.iter().chain(&change.changed).filter_map(|id| Some((id, wanted.get(id)?))) {
             let Spec::Source(Source { interval: Some(stated), to }) = &unit.manifest.spec else { continue };

@@ -62,6 +62,26 @@ pub struct Tenancy {
     pub runs: u64,
 }
 
+/// Says whether something may be begun now. Cheap to clone.
+#[derive(Clone)]
+pub struct Gate {
+    permit: watch::Receiver<Moment>,
+    clock: SharedClock,
+}
+
+impl Gate {
+    pub fn is_open(&self) -> bool {
+        !self.permit.borrow().passed(moment(&*self.clock))
+    }
+
+    /// Completes when the permit was changed; never, when the holding is over.
+    pub async fn changed(&mut self) {
+        if self.permit.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
 impl std::fmt::Debug for Tenancy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tenancy").field("unit", &self.unit).field("epoch", &self.epoch).finish_non_exhaustive()
@@ -69,6 +89,10 @@ impl std::fmt::Debug for Tenancy {
 }
 
 impl Tenancy {
+    pub fn gate(&self) -> Gate {
+        Gate { permit: self.permit.clone(), clock: Arc::clone(&self.clock) }
+    }
+
     /// Something may be begun now (own-S3).
     pub fn may_begin(&self) -> bool {
         !self.permit.borrow().passed(moment(&*self.clock))

@@ -264,6 +264,7 @@ impl World {
             unit: Arc::clone(&unit),
             jitter: Arc::new(|| 0.5),
             drain_max: wanted.drain,
+            gate: None,
         };
         let context = World::context(&self.bus, &self.names, &self.clock, stopping.clone());
         Running { task: tokio::spawn(sink_worker::run(context, spec)), stopping, unit }

@@ -74,6 +74,7 @@ use crate::ports::bus::{self, PULL_MESSAGES_MAX};
 use crate::ports::sink::{Delivering, Sink};
 use crate::unit::context::Context;
 use crate::unit::status;
+use crate::unit::tenancy::Gate;
 
 /// Payload bytes in hand; the last message taken may exceed it.
 pub const HAND_BYTES_MAX: usize = 32 << 20;
@@ -122,6 +123,8 @@ pub struct SinkUnit {
     pub jitter: Jitter,
     /// How long deliveries under way may take to end when the unit stops.
     pub drain_max: Duration,
+    /// Of a sink that one member runs: whether a call may be begun now.
+    pub gate: Option<Gate>,
 }
 
 impl fmt::Debug for SinkUnit {

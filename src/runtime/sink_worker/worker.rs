@@ -27,6 +27,7 @@ use crate::protocol::parts::Run;
 use crate::runtime::parts;
 use crate::unit::context::Context;
 use crate::unit::status::{self, State};
+use crate::unit::tenancy::Gate;
 use former::Granting;
 
 /// A call of the sink that ended.
@@ -159,6 +160,7 @@ impl Worker {
                 (for_probe, answer) = pulled(&mut self.pull) => self.pulled(for_probe, answer)?,
                 Some(answer) = self.put_offs.next() => check(answer)?,
                 answer = answered(&mut self.progress) => check(answer)?,
+                () = permitted(&mut self.spec.gate) => {}
                 () = tokio::time::sleep(wake) => {}
             }
         }
@@ -211,6 +213,9 @@ impl Worker {
         }
         if self.returning.as_ref().is_some_and(|r| r.seen.len() >= r.missing || now >= r.until) {
             self.returning = None;
+        }
+        if self.spec.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
+            return;
         }
         self.send_former(now);
         // What it moves is to be stored now, not with the next event.
@@ -363,6 +368,13 @@ fn check(answer: Result<(), bus::Error>) -> Result<(), bus::Error> {
     match answer {
         Err(error) if !error.is_retryable() => Err(error),
         _ => Ok(()),
+    }
+}
+
+async fn permitted(gate: &mut Option<Gate>) {
+    match gate {
+        Some(gate) => gate.changed().await,
+        None => std::future::pending().await,
     }
 }
 
