@@ -51,6 +51,7 @@ fn endpoints() -> Vec<Endpoint> {
         let example = match path.as_str() {
             "/api/v1/units/{kind}/{name}" => "/api/v1/units/flow/price",
             "/api/v1/units/{kind}/{name}/purge" => "/api/v1/units/flow/price/purge",
+            "/api/v1/members/{instance}/drain" => "/api/v1/members/nobody/drain",
             "/api/v1/tap" => "/api/v1/tap?subject=orders.*",
             path => &path.replace("{sequence}", &ABSENT.to_string()),
         };
@@ -61,11 +62,15 @@ fn endpoints() -> Vec<Endpoint> {
                 ("PATCH", "/api/v1/dlq/{sequence}") => r#"{"set":[{"path":"a","value":1}]}"#,
                 ("PUT", "/api/v1/dlq/{sequence}/payload") => "{}",
                 ("POST", "/api/v1/dlq/replay" | "/api/v1/dlq/purge") => r#"{"all":true}"#,
-                ("GET", _) | ("POST", "/api/v1/units/{kind}/{name}/purge") => "",
+                ("GET", _) | ("POST", "/api/v1/units/{kind}/{name}/purge" | "/api/v1/members/{instance}/drain") => "",
                 _ => panic!("{method} {path} has no example here"),
             };
             // Nothing reads in this test.
-            let found = if path.contains("{sequence}") || path.ends_with("/{name}/purge") { 404 } else { 200 };
+            let found = if path.contains("{sequence}") || path.ends_with("/{name}/purge") || path.ends_with("/drain") {
+                404
+            } else {
+                200
+            };
             endpoints.push(Endpoint { body, ..Endpoint::new(example, method, found) });
         }
         if operations.get("post").is_none() {

@@ -63,9 +63,8 @@ pub(super) fn members(args: MembersArgs) -> Exit {
         if args.output == Output::Json {
             return print(&format!("{:#}\n", serde_json::json!(found)));
         }
-        let mut rows =
-            vec![["INSTANCE", "SESSION", "OWNS", "NO", "GIVEN", "VERSION", "ADDRESS", "STARTED"].map(str::to_owned)];
-        let mut notes = String::new();
+        let head = ["INSTANCE", "SESSION", "OWNS", "NO", "GIVEN", "VERSION", "ADDRESS", "STARTED"];
+        let (mut rows, mut text, mut notes) = (Vec::new(), String::new(), String::new());
         for member in &found.members {
             let own = if member.own { "*" } else { "" };
             rows.push([
@@ -82,7 +81,8 @@ pub(super) fn members(args: MembersArgs) -> Exit {
                 notes.push_str(&format!("{} is degraded: {reason}\n", member.instance));
             }
         }
-        print(&format!("{}{notes}", columns(&rows)))
+        status::align(&mut text, head, rows.into_iter(), "llrrllll");
+        print(&format!("{text}{notes}"))
     })
 }
 
@@ -92,7 +92,8 @@ pub(super) fn leases(args: LeasesArgs) -> Exit {
         if args.output == Output::Json {
             return print(&format!("{:#}\n", serde_json::json!(found)));
         }
-        let mut rows = vec![["UNIT", "STATE", "INSTANCE", "TENURE", "RENEWED"].map(str::to_owned)];
+        let head = ["UNIT", "STATE", "INSTANCE", "TENURE", "RENEWED"];
+        let (mut rows, mut text) = (Vec::new(), String::new());
         for lease in &found.leases {
             let state = match &lease.heir {
                 Some(heir) => format!("{} to {heir}", lease.state),
@@ -106,7 +107,8 @@ pub(super) fn leases(args: LeasesArgs) -> Exit {
                 lease.renewed.clone(),
             ]);
         }
-        print(&columns(&rows))
+        status::align(&mut text, head, rows.into_iter(), "lllrl");
+        print(&text)
     })
 }
 
@@ -120,23 +122,6 @@ pub(super) fn drain(args: DrainArgs) -> Exit {
         let drained: view::Drained = status::ask(&args.api.at(), reqwest::Method::POST, &path).await?;
         print(&format!("{} was told to leave; `vejas members` shows when it has\n", drained.instance))
     })
-}
-
-/// Rows as aligned columns.
-fn columns<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut widths = [0; N];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let line: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 fn print(text: &str) -> Result<(), status::Error> {

@@ -227,6 +227,17 @@ pub fn table(status: &view::Status) -> String {
         status.data_dir.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default(),
         if status.ready { "ready".to_owned() } else { format!("not ready: {}", status.not_ready.join("; ")) },
     );
+    if let Some(server) = &status.server {
+        let named = server.address.as_deref().zip(server.version.as_deref());
+        text.push_str(&format!(
+            "server {} · {} of each stream · syncs {} · {} since {}\n",
+            named.map_or_else(|| "away".to_owned(), |(address, version)| format!("{address} (nats-server {version})")),
+            if server.replicas == 1 { "one copy".to_owned() } else { format!("{} copies", server.replicas) },
+            server.sync.as_deref().unwrap_or("unknown"),
+            if server.connected { "connected" } else { "lost" },
+            server.since,
+        ));
+    }
     let manifests = &status.manifests;
     if manifests.no > 0 {
         let errors = match manifests.errors {
@@ -367,6 +378,7 @@ mod tests {
             not_ready: vec!["flow/x is starting".to_owned()],
             bus: "embedded".to_owned(),
             data_dir: Some(".vejas".to_owned()),
+            server: None,
             manifests: view::Manifests::default(),
             streams: vec![stream],
             units: vec![unit, entrance],
