@@ -2,8 +2,8 @@
 //!
 //! Pure state machines: no clock, no store, no chance, no task. [`Node`] is one member; [`Node::step`] takes a moment and an [`Event`] and
 //! returns [`Effects`]. How to drive it is told in [`event`] (what goes in) and [`effect`] (what comes out); the protocol, its
-//! assumptions, its invariants and what is not shown yet are in this folder's `README.md`. `tests/model/` explores this very type; nothing
-//! drives it in a process yet.
+//! assumptions, its invariants and what is not shown yet are in this folder's `README.md`. `tests/model/` explores this very type;
+//! `runtime::ownership` drives it in a process.
 //!
 //! [`parts`] stands by itself: under which version of a unit a message is worked on.
 //!

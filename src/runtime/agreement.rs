@@ -140,6 +140,8 @@ impl Agreement {
     /// This runs here now.
     pub fn runs(&mut self, change: &Change) {
         self.running = Some((change.revision.clone(), change.degraded.is_some()));
+        metrics::gauge!("vejas_publication").set(change.no as f64);
+        metrics::gauge!("vejas_degraded").set(if change.degraded.is_some() { 1.0 } else { 0.0 });
         self.ownership.describe(|describes| {
             describes.no = change.no;
             describes.degraded.clone_from(&change.degraded);

@@ -1,7 +1,7 @@
 //! The settings of one process, as values. Where they come from is the command line's business.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use crate::flow::message::MESSAGE_BYTES_MAX;
@@ -24,6 +24,20 @@ pub enum BusConfig {
     Embedded,
     /// A server that all instances share.
     Nats(Box<ServerConfig>),
+}
+
+impl BusConfig {
+    /// For people; without credentials.
+    pub fn shown(&self, data_dir: &Path) -> String {
+        match self {
+            BusConfig::Embedded => data_dir.display().to_string(),
+            BusConfig::Nats(server) => {
+                let shown =
+                    |url: &str| url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, host)| host.to_owned());
+                server.url.split(',').map(|url| shown(url.trim())).collect::<Vec<_>>().join(",")
+            }
+        }
+    }
 }
 
 #[derive(Clone)]

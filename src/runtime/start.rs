@@ -178,7 +178,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     // Only now: a unit without a durable holds nothing.
     units.own_chore("chore/trim", trim::chore(context.clone(), config.retention)).await;
     (door.ready)();
-    tracing::info!(units = registry.all().len(), data = %config.data_dir.display(), "ready");
+    tracing::info!(units = registry.all().len(), bus = %config.bus.shown(&config.data_dir), "ready");
 
     let failed = tokio::select! {
         signal = signals.next() => {
