@@ -115,7 +115,12 @@ impl Node {
         let opening = tenure.stage == Stage::Opening;
         match (purpose, outcome) {
             (Purpose::ReadFence, Outcome::Fence(last)) if opening => self.open(now, unit, last, effects),
-            (Purpose::Open { position }, Outcome::Won(sequence)) if opening => {
+            (Purpose::Open { no, digest, position }, Outcome::Won(sequence)) if opening => {
+                if (no, digest) != (state.spec.no, state.spec.digest) {
+                    // Published while the record was under way: the new one opens for itself.
+                    tenure.retry_at = Moment::PAST;
+                    return;
+                }
                 self.activate(unit, Some((Sequence(sequence), position)), effects);
             }
             // Somebody wrote in between, or this very record is stored: the next read tells.
@@ -176,8 +181,9 @@ impl Node {
         let position = last.and_then(|(_, fence)| fence.position);
         let position = if mutant!(self, PositionNotReadAtOpening) { None } else { position };
         let Some(fence) = self.fence(unit, position.clone()) else { return };
+        let purpose = Purpose::Open { no: fence.no, digest: fence.digest, position };
         let action = Action::AppendFence { expected, fence, batch: None };
-        self.ask(now, Subject::Fence(unit.clone()), Purpose::Open { position }, action, effects);
+        self.ask(now, Subject::Fence(unit.clone()), purpose, action, effects);
     }
 
     fn fence(&self, unit: &Unit, position: Option<Position>) -> Option<Fence> {

@@ -116,10 +116,17 @@ impl Node {
         let Some(state) = self.units.get_mut(unit) else { return };
         let seen = seen.map_or(Seen::Absent, |(revision, lease)| Seen::Record(revision, lease));
         let mine = matches!(&seen, Seen::Record(_, lease) if lease.hold == Hold::Held && lease.inc == self.inc);
-        state.recheck_at = if mine { now } else { recheck_at };
         if state.seen == seen {
+            // A record that did not change expires a TTL after it was written, however often it was read since.
+            state.recheck_at = match (&seen, mine) {
+                (_, true) => now,
+                (Seen::Record(..), _) if state.recheck_at.passed(now) => now.after(self.settings.timers.retry_ms),
+                (Seen::Record(..), _) => state.recheck_at,
+                _ => recheck_at,
+            };
             return;
         }
+        state.recheck_at = if mine { now } else { recheck_at };
         let same_tenure = match (&state.seen, &seen) {
             (Seen::Record(a, before), Seen::Record(b, after)) => {
                 before.tenure_at(*a) == after.tenure_at(*b) && before.hold == after.hold && before.inc == after.inc

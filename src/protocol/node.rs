@@ -67,7 +67,7 @@ pub(super) enum Purpose {
     Offer { heir: Option<Incarnation> },
     Confirm,
     ReadFence,
-    Open { position: Option<super::record::Position> },
+    Open { no: u64, digest: u64, position: Option<super::record::Position> },
     Write { batch: super::effect::Batch, position: super::record::Position },
     CheckWrite { batch: super::effect::Batch, position: super::record::Position },
 }

@@ -95,7 +95,12 @@ impl Node {
 
     pub(super) fn suspicion(&mut self, inc: Incarnation, evidence: Evidence, now: Moment, effects: &mut Effects) {
         let live = matches!(self.phase, Phase::Live | Phase::Leaving { .. });
-        let fits = self.doubts.len() < DOUBTS_MAX && !self.doubts.contains_key(&inc);
+        // A suspect is looked at again: it may have taken the mark back before it died.
+        let fits = match self.doubts.get(&inc) {
+            None => self.doubts.len() < DOUBTS_MAX,
+            Some(Doubt::Suspect { .. }) => true,
+            Some(Doubt::Gone) => false,
+        };
         if !live || evidence == Evidence::TimedOut || inc == self.inc || !fits || !self.is_known(inc) {
             return;
         }
