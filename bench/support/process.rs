@@ -90,6 +90,24 @@ impl Process {
         Ok(())
     }
 
+    pub fn signal(&self, name: &str) -> Result<(), Failure> {
+        let pid = self.child.as_ref().ok_or("not running")?.id().to_string();
+        let status = Command::new("kill").arg(format!("-{name}")).arg(pid).status()?;
+        if status.success() { Ok(()) } else { Err(format!("kill -{name}: {status}").into()) }
+    }
+
+    /// Whether it has ended by itself; then it can be launched again.
+    pub fn has_ended(&mut self) -> Result<bool, Failure> {
+        let ended = match &mut self.child {
+            Some(child) => child.try_wait()?.is_some(),
+            None => true,
+        };
+        if ended {
+            self.child = None;
+        }
+        Ok(ended)
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

@@ -24,7 +24,8 @@ fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("VEJAS_TEST_NATS_SERVER") {
         return named.into();
     }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let target = option_env!("CARGO_TARGET_TMPDIR").expect("programs that are no tests name a server");
+    let target = Path::new(target).parent().unwrap();
     let path = target.join(format!("services/nats-server-{VERSION}/bin/nats-server"));
     assert!(path.exists(), "{} is missing: run tests/services/nats first", path.display());
     path
