@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
+use crate::kept;
 use crate::protocol::record::Generation;
 use crate::protocol::{Batch, Event, Phase};
 use crate::world::{Act, NEVER, NOW, State, World, incarnation, unit};
@@ -219,6 +220,7 @@ impl World {
     /// Explores the world, to its end or to a bound; every invariant holds and the world is not vacuous.
     pub fn explore(self, threads: usize, steps_max: usize) -> Explored {
         let (name, heals) = (self.name, self.heals_within.is_some_and(|bound| bound > 0));
+        kept::forget();
         let checker = self.checker().threads(threads).target_state_count(steps_max).spawn_bfs().join();
         for id in IDS {
             if let Some(path) = checker.discovery(id) {
@@ -245,6 +247,7 @@ impl World {
         self.found = std::sync::Arc::default();
         let (name, mutant, flaw) = (self.name, self.mutant, self.flaw);
         let known = IDS.iter().copied().collect();
+        kept::forget();
         let checker = self
             .checker()
             .finish_when(HasDiscoveries::AnyOf(known))

@@ -64,6 +64,13 @@ thread_local! {
     static STEPS: RefCell<Steps> = RefCell::new(Steps { known: HashMap::new() });
 }
 
+/// To be called before another world: nodes are compared without their settings, the wrong rule among them.
+pub fn forget() {
+    MEMBERS.with_borrow_mut(HashMap::clear);
+    STORES.with_borrow_mut(HashMap::clear);
+    STEPS.with_borrow_mut(|steps| steps.known.clear());
+}
+
 /// One step of the member's node.
 pub fn step(member: &mut Kept<Member>, event: Event) -> Effects {
     member.keep(&MEMBERS);

@@ -211,6 +211,8 @@ pub const UNITS_MAX: usize = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Member {
+    /// Which of the members: two nodes are compared without their settings.
+    pub place: usize,
     pub node: Node,
     pub lives: u8,
     /// The last of them was announced.
@@ -321,7 +323,7 @@ impl World {
     pub fn member(&self, m: usize) -> Member {
         let mut settings = Settings::new(self.name_of(m), Checked::assumed(self.timers.clone()));
         settings.mutant = self.mutant;
-        Member { node: Node::new(settings), lives: 0, announced: false, steady: 0, worker: None, no: 0 }
+        Member { place: m, node: Node::new(settings), lives: 0, announced: false, steady: 0, worker: None, no: 0 }
     }
 
     pub fn start(&self) -> State {

@@ -67,11 +67,11 @@ pub fn session_that_expires() -> World {
     World { timers, name: "E marks in the session, sessions expire", ..session() }
 }
 
-/// Leases and sessions expire as well. The first ticks only: a TTL and one more.
+/// Leases and sessions expire as well, after two ticks. The first three are looked at.
 pub fn session_by_ttl() -> World {
-    let timers = ticks();
+    let timers = crate::protocol::Timers { ttl_ms: 2, lease_gate_ms: 1, ..ticks() };
     let ticks = Some(timers.ttl_ms + 1);
-    World { timers, ticks, name: "E marks in the session, and TTL", ..session() }
+    World { timers, ticks, zombies: 0, name: "E marks in the session, and TTL", ..session() }
 }
 
 pub fn leave() -> World {
@@ -149,6 +149,7 @@ pub fn calm_leaving() -> World {
     World {
         leaves: 1,
         suspicions: 0,
+        timers: ticks(),
         ticks: None,
         heals_within: Some(0),
         calm_ticks: Some(6),
