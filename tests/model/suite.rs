@@ -69,9 +69,8 @@ fn keys_of_an_older_bucket_touch_nothing_of_the_new_one() {
 }
 
 #[test]
-fn suspicion_and_expiry_together_give_nobody_a_second_owner() {
+fn suspicion_and_expiry_of_sessions_together_give_nobody_a_second_owner() {
     session_that_expires().exhaust();
-    session_by_ttl().exhaust();
 }
 
 #[test]

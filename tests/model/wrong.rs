@@ -61,7 +61,7 @@ fn wrong_rules_of_sources_are_caught() {
     source().with(OpenOverNewerTenure).caught_by(&["own-D3"]);
     source().with(PositionNotReadAtOpening).caught_by(&["own-D4"]);
     source().with(RetryUnderReadFence).caught_by(&["own-L7", "own-D4"]);
-    source().with(RunNamesPageOnly).caught_by(&["own-G2"]);
+    World { grants: 2, pages: 1, ..source() }.with(RunNamesPageOnly).caught_by(&["own-G2"]);
     reopening().with(ReopenWithoutTenureCheck).caught_by(&["own-D3"]);
     reopening().with(HeadNotReadFirst).caught_by(&["own-D6"]);
     reopening().with(NoReopening).caught_by(&["own-D7"]);
