@@ -88,6 +88,18 @@ impl Node {
         }
     }
 
+    /// [`Node::rebase`] by nothing would change nothing.
+    pub fn is_rebased(&self, rename: &dyn Fn(Incarnation, KvRevision) -> KvRevision) -> bool {
+        self.requests == 1
+            && self.pending.values().all(|sent| sent.number == 1)
+            && self.session_revisions().iter().all(|(inc, revision)| rename(*inc, *revision) == *revision)
+    }
+
+    /// Something is known, or asked, about the session of another member.
+    pub fn doubts(&self, inc: Incarnation) -> bool {
+        self.doubts.contains_key(&inc) || self.pending.contains_key(&super::Subject::Session(inc))
+    }
+
     /// The kv revisions of sessions that this node compares with.
     pub fn session_revisions(&self) -> Vec<(Incarnation, KvRevision)> {
         let doubts = self.doubts.iter().filter_map(|(inc, doubt)| match doubt {

@@ -110,6 +110,7 @@ impl Node {
         effects: &mut Effects,
     ) {
         let retry_at = now.after(self.settings.timers.retry_ms);
+        let taken_as_stored = mutant!(self, BatchTakenAsStored);
         let Some(state) = self.units.get_mut(unit) else { return };
         let Some(tenure) = &mut state.tenure else { return };
         let opening = tenure.stage == Stage::Opening;
@@ -133,6 +134,9 @@ impl Node {
                 effects.push(Effect::Written { unit: unit.clone(), batch });
             }
             (Purpose::Write { batch, position }, _) => {
+                if let (true, Some(writer)) = (taken_as_stored && opening, &mut state.writer) {
+                    writer.position = Some(position.clone());
+                }
                 let purpose = Purpose::CheckWrite { batch, position };
                 let action = Action::ReadFence(unit.clone());
                 self.ask(now, Subject::Fence(unit.clone()), purpose, action, effects);
@@ -156,6 +160,7 @@ impl Node {
         over_newer |= mutant!(self, ReopenWithoutTenureCheck);
         let checks = !mutant!(self, ReopenWithoutTenureCheck);
         let heeds_head = !mutant!(self, HeadNotReadFirst);
+        let remembers = mutant!(self, PositionFromMemory) || mutant!(self, BatchTakenAsStored);
         let me = self.inc;
         let Some(state) = self.units.get_mut(unit) else { return };
         let Some(tenure) = &mut state.tenure else { return };
@@ -178,7 +183,10 @@ impl Node {
             }
         }
         let expected = last.as_ref().map_or(Sequence(0), |(sequence, _)| *sequence);
-        let position = last.and_then(|(_, fence)| fence.position);
+        let position = match &state.writer {
+            Some(writer) if remembers => writer.position.clone(),
+            _ => last.and_then(|(_, fence)| fence.position),
+        };
         let position = if mutant!(self, PositionNotReadAtOpening) { None } else { position };
         let Some(fence) = self.fence(unit, position.clone()) else { return };
         let purpose = Purpose::Open { no: fence.no, digest: fence.digest, position };

@@ -120,7 +120,7 @@ impl Node {
             // A record that did not change expires a TTL after it was written, however often it was read since.
             state.recheck_at = match (&seen, mine) {
                 (_, true) => now,
-                (Seen::Record(..), _) if state.recheck_at.passed(now) => now.after(self.settings.timers.retry_ms),
+                (Seen::Record(..), _) if state.recheck_at.passed(now) => now.after(self.settings.timers.retry_ms.max(1)),
                 (Seen::Record(..), _) => state.recheck_at,
                 _ => recheck_at,
             };
@@ -301,8 +301,9 @@ impl Node {
     fn hold(&mut self, now: Moment, unit: &Unit, number: TenureNumber, revision: KvRevision, gates: (Moment, Moment)) {
         let leaving = self.phase != Phase::Live;
         let heir = if leaving { self.next_after_me(unit) } else { None };
+        let won = if mutant!(self, WinNotConfirmed) { Stage::Opening } else { Stage::Confirming };
         let Some(state) = self.units.get_mut(unit) else { return };
-        let stage = if leaving || !state.wanted { Stage::Yielding { heir } } else { Stage::Confirming };
+        let stage = if leaving || !state.wanted { Stage::Yielding { heir } } else { won };
         let (act_until, keep_until) = gates;
         let renew_ms = self.settings.timers.renew_ms;
         let renew_at = if act_until.passed(now) { now } else { now.after(renew_ms) };

@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Node;
 use super::lease::Stage;
 use super::node::Phase;
-use super::record::{Fence, Generation, Hold, Incarnation, KvRevision, Lease, Position, Sequence, TenureNumber, Unit};
+use super::record::{
+    Fence, Generation, Hold, Incarnation, KvRevision, Lease, Position, Sequence, Session, SessionState, TenureNumber,
+    Unit,
+};
 use super::timers::Moment;
 
 /// An invariant that does not hold, by id, and what was seen.
@@ -52,12 +55,22 @@ pub fn one_acts<'a>(members: impl IntoIterator<Item = (&'a Node, Moment)>, unit:
     }
 }
 
-/// own-L1: at most one incarnation holds a tenure of a bucket.
+/// own-L1: at most one incarnation holds a tenure of a bucket. A win that is not confirmed, or was given up before it was used, is not
+/// held.
 pub fn one_holder<'a>(members: impl IntoIterator<Item = &'a Node>, unit: &Unit) -> Result<(), Broken> {
     let mut holders: BTreeMap<(Option<Generation>, TenureNumber), Incarnation> = BTreeMap::new();
     for node in members {
-        let Some(number) = node.tenure(unit) else { continue };
-        let inc = node.incarnation();
+        let Some(state) = node.units.get(unit) else { continue };
+        let Some(tenure) = &state.tenure else { continue };
+        let used = match tenure.stage {
+            Stage::Confirming => false,
+            Stage::Opening | Stage::Active => true,
+            Stage::Yielding { .. } => state.running || state.writer.is_some(),
+        };
+        if !used {
+            continue;
+        }
+        let (number, inc) = (tenure.number, node.incarnation());
         let holder = *holders.entry((node.generation(), number)).or_insert(inc);
         if holder != inc {
             return broken("own-L1", format!("tenure {} of {unit} is held by {holder} and {inc}", number.0));
@@ -106,6 +119,21 @@ pub fn ended_is_not_named(
     }
 }
 
+/// own-A1, for a whole life: an answer ended it, and its session does not stand any more.
+pub fn ended_life_is_over(inc: Incarnation, session: Option<&Session>) -> Result<(), Broken> {
+    match session {
+        Some(session) if session.inc == inc && session.state != SessionState::Dead => {
+            broken("own-A1", format!("{inc} ended while its session stands"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// own-L5: once nothing fails any more, and as long as one member lives, nobody acts for a unit for at most `bound` units of time.
+pub fn owned_again(idle: u64, bound: u64, unit: &Unit) -> Result<(), Broken> {
+    if idle <= bound { Ok(()) } else { broken("own-L5", format!("nobody acts for {unit} after {idle}")) }
+}
+
 /// own-T1: a unit is taken over only from an incarnation that can never act again.
 pub fn taken_from_the_gone<'a>(
     before: Option<&(KvRevision, Lease)>,
@@ -129,7 +157,8 @@ pub enum Stored {
 }
 
 /// own-L7 with its parts, over all that one unit ever stored: no message twice and none missing (own-L7), the position never ahead of what
-/// is stored (own-D2), tenures never interleave (own-D3), the position never goes back (own-D4), the publication number neither (own-D6).
+/// is stored (own-D2), tenures never interleave (own-D3), the position never goes back (own-D4), the publication number neither (own-D6),
+/// and nothing is stored under a publication that was not opened (own-D7).
 pub fn stored_is_right(log: &[(Sequence, Stored)]) -> Result<(), Broken> {
     let mut messages: BTreeSet<(u64, super::record::Run, u64)> = BTreeSet::new();
     let mut whole: BTreeSet<u64> = BTreeSet::new();
@@ -137,6 +166,7 @@ pub fn stored_is_right(log: &[(Sequence, Stored)]) -> Result<(), Broken> {
     let mut writer: Option<(TenureNumber, Incarnation)> = None;
     let mut position: Option<&Position> = None;
     let mut no = 0;
+    let mut in_batch = false;
     for (_, entry) in log {
         let by = match entry {
             Stored::Message { inc, tenure, .. } => (*tenure, *inc),
@@ -160,6 +190,9 @@ pub fn stored_is_right(log: &[(Sequence, Stored)]) -> Result<(), Broken> {
                 if fence.no < no {
                     return broken("own-D6", format!("publication {} after {no}", fence.no));
                 }
+                if fence.no != no && in_batch {
+                    return broken("own-D7", format!("publication {} writes and was not opened", fence.no));
+                }
                 no = fence.no;
                 position_follows(position, fence.position.as_ref(), &messages)?;
                 position = fence.position.as_ref();
@@ -167,6 +200,20 @@ pub fn stored_is_right(log: &[(Sequence, Stored)]) -> Result<(), Broken> {
                     whole.insert(*page);
                 }
             }
+        }
+        in_batch = matches!(entry, Stored::Message { .. });
+    }
+    Ok(())
+}
+
+/// own-G2: where content differs from run to run, what is stored of one run was made by one incarnation in one tenure.
+pub fn runs_are_of_one_maker(log: &[(Sequence, Stored)]) -> Result<(), Broken> {
+    let mut makers: BTreeMap<(u64, super::record::Run), (TenureNumber, Incarnation)> = BTreeMap::new();
+    for (_, entry) in log {
+        let Stored::Message { inc, tenure, run, page, .. } = entry else { continue };
+        let maker = *makers.entry((*page, *run)).or_insert((*tenure, *inc));
+        if maker != (*tenure, *inc) {
+            return broken("own-G2", format!("a run of page {page} mixes tenures {} and {}", maker.0.0, tenure.0));
         }
     }
     Ok(())

@@ -30,8 +30,12 @@ impl Node {
         if !self.is_free(&subject) || !self.beat_at.passed(now) || self.has_left_all() {
             return;
         }
+        let busy = self.is_busy();
+        if mutant!(self, IdleDoNotBeat) && !busy && self.phase != Phase::Joining {
+            return;
+        }
         let timers = &self.settings.timers;
-        let often = self.is_busy() && !mutant!(self, IdleDoNotBeat);
+        let often = busy && !mutant!(self, BusyBeatAsIdle);
         self.beat_at = now.after(if often { timers.beat_ms } else { timers.idle_beat_ms });
         let session = self.own_session(SessionState::Alive);
         let (purpose, expected) = match self.phase {
@@ -98,7 +102,7 @@ impl Node {
         // A suspect is looked at again: it may have taken the mark back before it died.
         let fits = match self.doubts.get(&inc) {
             None => self.doubts.len() < DOUBTS_MAX,
-            Some(Doubt::Suspect { .. }) => true,
+            Some(Doubt::Suspect { .. }) => !mutant!(self, SuspectNotLookedAtAgain),
             Some(Doubt::Gone) => false,
         };
         if !live || evidence == Evidence::TimedOut || inc == self.inc || !fits || !self.is_known(inc) {

@@ -1,36 +1,46 @@
-//! A world as a model: which actions there are, and the properties.
+//! A world as a model: which actions there are, the properties, and what is said about an exploration.
 
-use stateright::{Checker, Model, Property};
+use std::sync::atomic::Ordering;
 
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use crate::kept;
+use crate::protocol::record::Generation;
 use crate::protocol::{Batch, Event, Phase};
-use crate::world::{Act, Flaw, State, World, unit};
+use crate::world::{Act, NEVER, NOW, State, World, incarnation, unit};
 
 /// Ids of `src/protocol/README.md` that a world can break.
-pub const IDS: [&str; 12] = [
-    "own-L1", "own-L2", "own-L3", "own-L4", "own-A1", "own-T1", "own-L7", "own-D2", "own-D3", "own-D4", "own-D6",
-    "own-H1",
+pub const IDS: [&str; 15] = [
+    "own-L1", "own-L2", "own-L3", "own-L4", "own-L5", "own-A1", "own-T1", "own-L7", "own-D2", "own-D3", "own-D4",
+    "own-D6", "own-D7", "own-G2", "own-H1",
 ];
 
 /// Steps of a world, counted with repetition, before it is given up as too large to be explored.
-const STATES_MAX: usize = 100_000_000;
+const STEPS_MAX: usize = 100_000_000;
 
-/// One worker finds a shortest counterexample.
-const THREADS: usize = 1;
+const ACTS: &str = "a member may act";
+const MOVES: &str = "the unit moves";
+const HEALS: &str = "an owner is missing after the heal";
 
-fn holds<const I: usize>(_: &World, state: &State) -> bool {
-    state.broken.as_ref().is_none_or(|broken| broken.id != IDS[I])
+/// No counterexample of this invariant. A checker goes on for a while after it found one; only the first is told, it is a shortest one.
+fn holds<const I: usize>(world: &World, state: &State) -> bool {
+    let broken = state.broken.as_ref().is_some_and(|broken| broken.id == IDS[I]);
+    !broken || world.found.swap(true, Ordering::Relaxed)
 }
 
-fn acts(_: &World, state: &State) -> bool {
-    state.members.iter().any(|member| member.node.may_act(&unit(), crate::world::NOW))
+fn acts(world: &World, state: &State) -> bool {
+    (0..world.units).any(|u| state.members.iter().any(|member| member.node.may_act(&unit(u), NOW)))
 }
 
 /// Somebody else than the first owner holds the unit.
-fn moves(_: &World, state: &State) -> bool {
+fn moves(world: &World, state: &State) -> bool {
     let others = state.members.iter().skip(1);
-    others
-        .filter(|member| member.node.tenure(&unit()).is_some())
-        .any(|_| state.store.tenure_max > 1 || state.store.last > 1)
+    let first = u64::from(!world.unowned) * world.units as u64;
+    state.store.last > first && (0..world.units).any(|u| others.clone().any(|m| m.node.tenure(&unit(u)).is_some()))
+}
+
+fn heals(world: &World, state: &State) -> bool {
+    state.healed && !world.is_owned(state)
 }
 
 impl Model for World {
@@ -45,6 +55,9 @@ impl Model for World {
         if state.broken.is_some() {
             return;
         }
+        if state.healed {
+            return self.healed_actions(state, acts);
+        }
         for (i, flying) in state.flying.iter().enumerate() {
             acts.push(Act::Deliver(i));
             if self.slow_replies && flying.reply.is_none() && flying.from.is_some() {
@@ -54,19 +67,22 @@ impl Model for World {
                 acts.push(Act::TimeOut(i));
             }
         }
-        for (m, member) in state.members.iter().enumerate() {
-            self.member_actions(state, m, member.node.phase() != Phase::Ended, acts);
+        for m in 0..self.members {
+            self.member_actions(state, m, acts);
         }
         acts.extend((0..state.letters.len()).map(Act::Letter));
-        if self.grants == 0 && self.views == 0 {
+        if self.grants == 0 && self.views == 0 && self.ticks.is_none_or(|ticks| state.ticks < ticks) {
             acts.push(Act::Tick(None));
             if self.lag {
-                let steady = |m: &usize| state.members[*m].steady == 0 && state.members[*m].up;
+                let steady = |m: &usize| state.members[*m].steady == 0 && self.lives_now(state, *m);
                 acts.extend((0..self.members).filter(steady).map(|m| Act::Tick(Some(m))));
             }
         }
         if state.recreations < self.recreations {
             acts.push(Act::Recreate);
+        }
+        if self.heals_within.is_some() {
+            acts.push(Act::Heal);
         }
     }
 
@@ -76,43 +92,41 @@ impl Model for World {
             Act::Deliver(i) => self.deliver(&mut state, i),
             Act::Apply(i) => self.apply_only(&mut state, i),
             Act::TimeOut(i) => self.time_out(&mut state, i),
+            Act::Tick(_) if state.healed => self.healed_tick(&mut state),
             Act::Tick(slow) => self.tick(&mut state, slow),
             Act::Wake(m) => self.step(&mut state, m, Event::Tick),
-            Act::Watch(m) => {
-                let seen = state.store.lease.as_ref().map(|record| (record.revision, record.value.clone()));
-                let seen = if self.grants > 0 { None } else { seen };
-                self.step(&mut state, m, Event::Lease { unit: unit(), seen });
+            Act::Watch(m, u) => {
+                let seen = if self.grants > 0 { None } else { self.lease_for(&state, m, u) };
+                self.step(&mut state, m, Event::Lease { unit: unit(u), seen });
             }
-            Act::Suspect(m, other) => self.evidence(&mut state, m, other),
+            Act::Suspect(m, inc) => self.evidence(&mut state, m, inc),
             Act::Crash(m) => self.crash(&mut state, m),
-            Act::Begin(m) => {
-                state.members[m].up = true;
-                self.begin(&mut state, m);
-            }
-            Act::Stopped(m) => self.step(&mut state, m, Event::Stopped { unit: unit() }),
+            Act::Begin(m) => self.begin(&mut state, m),
+            Act::Stopped(m, u) => self.step(&mut state, m, Event::Stopped { unit: unit(u) }),
             Act::Leave(m) => {
                 state.leaves += 1;
-                self.step(&mut state, m, Event::Leave { within_ms: crate::world::NEVER });
+                self.step(&mut state, m, Event::Leave { within_ms: NEVER });
             }
             Act::Letter(i) => self.letter(&mut state, i),
             Act::View(m, mask) => self.set_view(&mut state, m, mask),
             Act::Recreate => self.recreate(&mut state),
             Act::SeeBucket(m) => {
-                let generation = crate::protocol::record::Generation(state.store.generation);
+                let generation = Generation(state.store.generation);
                 self.step(&mut state, m, Event::Bucket { generation, regressed: false });
             }
             Act::Work(m) => {
-                let Some(worker) = &mut state.members[m].worker else { return None };
+                let worker = state.member(m).worker.as_mut()?;
                 worker.waits = true;
                 let position = worker.next();
-                self.step(&mut state, m, Event::Write { unit: unit(), batch: Batch(0), position });
+                self.step(&mut state, m, Event::Write { unit: unit(0), batch: Batch(0), position });
             }
             Act::Publish(m) => {
                 state.publications += 1;
-                state.members[m].no = u64::from(state.publications);
-                let spec = self.spec(state.members[m].no);
-                self.step(&mut state, m, Event::Units(spec));
+                let no = u64::from(state.publications);
+                state.member(m).no = no;
+                self.step(&mut state, m, Event::Units(self.spec(no)));
             }
+            Act::Heal => self.heal(&mut state),
         }
         self.canonical(&mut state);
         (state != *before).then_some(state)
@@ -132,42 +146,65 @@ impl Model for World {
             Property::always(IDS[9], holds::<9>),
             Property::always(IDS[10], holds::<10>),
             Property::always(IDS[11], holds::<11>),
-            Property::sometimes("a member may act", acts),
-            Property::sometimes("the unit moves", moves),
+            Property::always(IDS[12], holds::<12>),
+            Property::always(IDS[13], holds::<13>),
+            Property::always(IDS[14], holds::<14>),
+            Property::sometimes(ACTS, acts),
+            Property::sometimes(MOVES, moves),
+            Property::sometimes(HEALS, heals),
         ]
     }
 }
 
+/// What an exploration saw.
+#[derive(Debug, Clone)]
+pub struct Explored {
+    pub name: &'static str,
+    pub states: usize,
+    /// With repetition.
+    pub steps: usize,
+    pub depth: usize,
+    /// To the end; else it was stopped at its bound.
+    pub whole: bool,
+}
+
 impl World {
-    fn member_actions(&self, state: &State, m: usize, alive: bool, acts: &mut Vec<Act>) {
+    fn lives_now(&self, state: &State, m: usize) -> bool {
+        state.members[m].node.phase() != Phase::Ended
+    }
+
+    fn member_actions(&self, state: &State, m: usize, acts: &mut Vec<Act>) {
         let member = &state.members[m];
-        if !alive {
+        if !self.lives_now(state, m) {
             if member.lives < self.lives {
                 acts.push(Act::Begin(m));
             }
             return;
         }
-        let record = state.store.lease.as_ref().map(|record| (record.revision, record.value.clone()));
-        let record = if self.grants > 0 { None } else { record };
         acts.push(Act::Wake(m));
-        if !member.node.has_seen(&unit(), record.as_ref()) {
-            acts.push(Act::Watch(m));
+        for u in 0..self.units {
+            let record = if self.grants > 0 { None } else { self.lease_for(state, m, u) };
+            if !member.node.has_seen(&unit(u), record.as_ref()) {
+                acts.push(Act::Watch(m, u));
+            }
+            if member.node.is_stopping(&unit(u)) {
+                acts.push(Act::Stopped(m, u));
+            }
         }
         if state.suspicions < self.suspicions {
-            let others = (0..self.members).filter(|other| *other != m && state.members[*other].lives > 0);
-            acts.extend(others.map(|other| Act::Suspect(m, other)));
+            let others = (0..self.members).filter(|other| *other != m && state.members[*other].announced);
+            let now = others.map(|other| incarnation(other, state.members[other].lives - 1));
+            acts.extend(now.map(|inc| Act::Suspect(m, inc)));
         }
         if state.crashes < self.crashes {
             acts.push(Act::Crash(m));
-        }
-        if member.node.is_stopping(&unit()) {
-            acts.push(Act::Stopped(m));
         }
         if state.leaves < self.leaves && member.node.phase() == Phase::Live {
             acts.push(Act::Leave(m));
         }
         if state.views < self.views {
-            acts.extend((1..1 << self.members).filter(|mask| mask & (1 << m) != 0).map(|mask| Act::View(m, mask)));
+            let fits = |mask: &u8| self.views_without_self || mask & (1 << m) != 0;
+            acts.extend((1..1 << self.members).filter(fits).map(|mask| Act::View(m, mask)));
         }
         if self.recreations > 0 && member.node.generation().map(|g| g.0) != Some(state.store.generation) {
             acts.push(Act::SeeBucket(m));
@@ -180,63 +217,56 @@ impl World {
         }
     }
 
-    fn letter(&self, state: &mut State, i: usize) {
-        use crate::protocol::record::TenureNumber;
-        let (to, letter) = state.letters.remove(i);
-        let m = crate::world::member_of(to);
-        if state.members[m].node.incarnation() != to {
-            return;
-        }
-        let event = match letter {
-            crate::world::Letter::Claim { from, tenure } => {
-                Event::Claim { from, unit: unit(), tenure: TenureNumber(tenure) }
-            }
-            crate::world::Letter::Decline { from, tenure } => {
-                Event::Declined { from, unit: unit(), tenure: TenureNumber(tenure) }
-            }
-        };
-        self.step(state, m, event);
-    }
-
-    pub fn with(mut self, mutant: crate::protocol::mutant::Mutant) -> Self {
-        self.mutant = Some(mutant);
-        self
-    }
-
-    pub fn flawed(mut self, flaw: Flaw) -> Self {
-        self.flaw = Some(flaw);
-        self
-    }
-
-    /// Explores all states; every invariant holds and the world is not vacuous. Returns the number of distinct states.
-    pub fn exhaust(self) -> usize {
-        let name = self.name;
-        let checker = self.checker().threads(THREADS).target_state_count(STATES_MAX).spawn_bfs().join();
-        assert!(checker.state_count() < STATES_MAX, "{name}: not explored to the end");
-        let states = checker.unique_state_count();
-        println!("{name}: {states} distinct states, depth {}", checker.max_depth());
+    /// Explores the world, to its end or to a bound; every invariant holds and the world is not vacuous.
+    pub fn explore(self, threads: usize, steps_max: usize) -> Explored {
+        let (name, heals) = (self.name, self.heals_within.is_some_and(|bound| bound > 0));
+        kept::forget();
+        let checker = self.checker().threads(threads).target_state_count(steps_max).spawn_bfs().join();
         for id in IDS {
             if let Some(path) = checker.discovery(id) {
                 panic!("{name}: {id} breaks: {:#?}\n{:?}", path.clone().into_actions(), path.last_state().broken);
             }
         }
-        for lively in ["a member may act", "the unit moves"] {
+        for lively in [ACTS, MOVES].into_iter().chain(heals.then_some(HEALS)) {
             assert!(checker.discovery(lively).is_some(), "{name}: never seen: {lively}");
         }
-        states
+        let steps = checker.state_count();
+        let whole = steps < steps_max;
+        Explored { name, states: checker.unique_state_count(), steps, depth: checker.max_depth(), whole }
     }
 
-    /// The wrong rule is caught by one of `ids`. Returns the steps of the counterexample.
-    pub fn caught_by(self, ids: &[&str]) -> usize {
-        use stateright::HasDiscoveries;
+    /// Explores all states. A single worker: tests run side by side.
+    pub fn exhaust(self) {
+        let seen = self.explore(1, STEPS_MAX);
+        assert!(seen.whole, "{}: not explored to the end", seen.name);
+        println!("{}: {} distinct states, {} steps, depth {}", seen.name, seen.states, seen.steps, seen.depth);
+    }
+
+    /// The wrong rule is caught by one of `ids`. Prints the steps of a shortest counterexample, and returns them.
+    pub fn caught_by(mut self, ids: &[&str]) -> usize {
+        self.found = std::sync::Arc::default();
         let (name, mutant, flaw) = (self.name, self.mutant, self.flaw);
         let known = IDS.iter().copied().collect();
-        let checker = self.checker().finish_when(HasDiscoveries::AnyOf(known)).threads(THREADS).spawn_bfs().join();
-        let found: Vec<_> = IDS.iter().filter_map(|id| Some((*id, checker.discovery(id)?))).collect();
-        let what = mutant.map_or_else(|| format!("{flaw:?}"), |mutant| format!("{mutant:?}"));
-        let Some((id, path)) = found.into_iter().next() else {
+        kept::forget();
+        let checker = self
+            .checker()
+            .finish_when(HasDiscoveries::AnyOf(known))
+            .threads(1)
+            .target_state_count(STEPS_MAX)
+            .spawn_bfs()
+            .join();
+        let found = IDS.iter().find_map(|id| Some((*id, checker.discovery(id)?)));
+        let what = match (mutant, flaw) {
+            (Some(mutant), _) => format!("{mutant:?}"),
+            (None, Some(flaw)) => format!("{flaw:?}"),
+            (None, None) => "this setting".to_string(),
+        };
+        let Some((id, path)) = found else {
             panic!("{name}: {what} is not caught in {} states", checker.unique_state_count());
         };
+        if std::env::args().any(|argument| argument == "--show-output") {
+            println!("{:#?}\n{:?}", path.clone().into_actions(), path.last_state().broken);
+        }
         let steps = path.into_actions().len();
         println!("{name}: {what} is caught by {id} in {steps} steps ({} states)", checker.unique_state_count());
         assert!(ids.contains(&id), "{name}: {what} is caught by {id}, not by {ids:?}");

@@ -11,8 +11,14 @@ mod id;
 #[allow(dead_code, unused_imports)]
 mod protocol;
 
+mod deep;
 mod explore;
+mod heal;
+mod kept;
 mod source;
+mod step;
 mod store;
 mod suite;
 mod world;
+mod worlds;
+mod wrong;

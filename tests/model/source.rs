@@ -37,12 +37,13 @@ impl Worker {
                 self.off = off;
             }
             Resume::Again { page } => self.again(in_memory, page),
-            Resume::Advance { page } => self.begin(page + 1),
+            // What follows may be in memory already.
+            Resume::Advance { page } => self.again(in_memory, page + 1),
         }
         self.waits = false;
     }
 
-    /// The run in memory begins again at its first message; without one it is run anew.
+    /// The run in memory of this page begins again at its first message; without one it is run anew.
     fn again(&mut self, in_memory: Option<Run>, page: u64) {
         if in_memory.is_some() && self.page == page { self.off = 0 } else { self.begin(page) }
     }

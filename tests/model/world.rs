@@ -1,16 +1,20 @@
-//! The world around the nodes: a store with compare-and-set and expiry, requests that are applied at any later time or never, replies
-//! that get lost, clocks that lose ticks, processes that crash and come back, probers that lie.
+//! The world around the nodes: how large it is, what is in it, and how it begins.
 //!
-//! Nothing here knows the protocol. Every step is one action of [`Act`]; a pause is any delay of a member's steps, so it needs no action.
-//! Time is relative: the clock of every node stands at 0 and a tick moves its deadlines instead, so states are finite.
+//! A store with compare-and-set and expiry, requests that are applied at any later time or never, replies that get lost, clocks that lose
+//! ticks, processes that crash and come back, probers that lie. Nothing here knows the protocol. Every step is one action of [`Act`]; a
+//! pause is any delay of a member's steps, so it needs no action. Time is relative: the clock of every node stands at 0 and a tick moves
+//! its deadlines instead, so states are finite.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use crate::protocol::predicates::{self, Broken, Stored};
+use crate::kept::Kept;
+use crate::protocol::mutant::Mutant;
+use crate::protocol::predicates::{Broken, Stored};
 use crate::protocol::record::{Generation, Incarnation, KvRevision, Lease, Sequence, Session, Unit};
 use crate::protocol::{
-    Action, Checked, Class, Effect, Event, Evidence, Moment, Node, Outcome, Phase, Request, Role, Settings, Timers,
-    UnitSpec,
+    Action, Checked, Class, Event, Moment, Node, Outcome, Request, Role, Settings, Timers, UnitSpec,
 };
 use crate::source::Worker;
 
@@ -22,8 +26,9 @@ pub const NEVER: u64 = u64::MAX;
 pub struct World {
     pub name: &'static str,
     pub members: usize,
+    pub units: usize,
     pub timers: Timers,
-    pub mutant: Option<crate::protocol::mutant::Mutant>,
+    pub mutant: Option<Mutant>,
     pub class: Class,
     /// Accepted writes to leases.
     pub writes: u64,
@@ -34,14 +39,28 @@ pub struct World {
     pub lives: u8,
     pub leaves: u8,
     pub recreations: u8,
+    /// A bucket made anew counts its revisions from 1 again.
+    pub restarts: bool,
+    /// All notice at once that the bucket was made anew; late requests do not.
+    pub noticed: bool,
     /// Changes of one member's view.
     pub views: u8,
+    /// A view may leave out the member itself.
+    pub views_without_self: bool,
+    /// Claims of a tenure long past are on their way, and arrive again and again.
+    pub old_claims: bool,
     /// Owners that a unit may have before it is where it should be.
     pub first_owners: u8,
+    /// Nobody owns anything at the beginning; else the first member owns all.
+    pub unowned: bool,
+    /// All members have the same instance name.
+    pub one_name: bool,
     /// Lies of probers and true evidence alike.
     pub suspicions: u8,
-    /// Sessions are written and expire; else they are always fine.
+    /// Sessions are written and expire; else they are always fine. Leases expire where they are renewed.
     pub sessions: bool,
+    /// Only so many ticks are looked at.
+    pub ticks: Option<u64>,
     /// A clock may lose one tick in each window of the TTL.
     pub lag: bool,
     /// Reads take a step of their own.
@@ -53,7 +72,13 @@ pub struct World {
     pub pages: u64,
     /// New publications told to members.
     pub publications: u8,
+    /// Nothing fails from some moment on; then somebody must act within this many ticks.
+    pub heals_within: Option<u64>,
+    /// Nothing fails from the beginning, and this many ticks are looked at. With `heals_within`.
+    pub calm_ticks: Option<u64>,
     pub flaw: Option<Flaw>,
+    /// A counterexample was found: the first is a shortest one.
+    pub found: Arc<AtomicBool>,
 }
 
 /// Wrong rules of the store's side.
@@ -69,6 +94,7 @@ impl World {
         World {
             name,
             members: 2,
+            units: 1,
             timers: ticks(),
             mutant: None,
             class: Class::Fenced,
@@ -78,18 +104,38 @@ impl World {
             lives: 1,
             leaves: 0,
             recreations: 0,
+            restarts: false,
+            noticed: false,
             views: 0,
+            views_without_self: false,
+            old_claims: false,
             first_owners: 1,
+            unowned: false,
+            one_name: false,
             suspicions: 0,
             sessions: false,
+            ticks: None,
             lag: false,
             slow_reads: false,
             slow_replies: false,
             grants: 0,
             pages: 0,
             publications: 0,
+            heals_within: None,
+            calm_ticks: None,
             flaw: None,
+            found: Arc::default(),
         }
+    }
+
+    pub fn with(mut self, mutant: Mutant) -> Self {
+        self.mutant = Some(mutant);
+        self
+    }
+
+    pub fn flawed(mut self, flaw: Flaw) -> Self {
+        self.flaw = Some(flaw);
+        self
     }
 }
 
@@ -126,9 +172,18 @@ pub struct Flying {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Letter {
-    Claim { from: Incarnation, tenure: u64 },
-    Decline { from: Incarnation, tenure: u64 },
+pub struct Letter {
+    pub to: Incarnation,
+    pub from: Incarnation,
+    pub unit: usize,
+    pub tenure: u64,
+    pub kind: LetterKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LetterKind {
+    Claim,
+    Decline,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -138,23 +193,30 @@ pub struct Record<T> {
     pub age: u64,
 }
 
+/// The bucket that is there now. Its keys carry a generation, and nobody is kept from writing keys of an older one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Store {
     pub generation: u64,
-    pub lease: Option<Record<Lease>>,
-    pub sessions: BTreeMap<Incarnation, Record<Session>>,
+    pub leases: BTreeMap<(Generation, usize), Record<Lease>>,
+    pub sessions: BTreeMap<(Generation, Incarnation), Record<Session>>,
     pub last: u64,
     pub writes: u64,
-    pub tenure_max: u64,
+    pub tenure_max: [u64; UNITS_MAX],
     /// All that the unit stored.
     pub log: Vec<(Sequence, Stored)>,
 }
 
+/// Units of a world.
+pub const UNITS_MAX: usize = 2;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Member {
+    /// Which of the members: two nodes are compared without their settings.
+    pub place: usize,
     pub node: Node,
     pub lives: u8,
-    pub up: bool,
+    /// The last of them was announced.
+    pub announced: bool,
     /// Ticks until its clock may lose one again.
     pub steady: u64,
     pub worker: Option<Worker>,
@@ -163,10 +225,10 @@ pub struct Member {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    pub members: Vec<Member>,
-    pub store: Store,
+    pub members: Vec<Kept<Member>>,
+    pub store: Kept<Store>,
     pub flying: Vec<Flying>,
-    pub letters: Vec<(Incarnation, Letter)>,
+    pub letters: Vec<Letter>,
     pub crashes: u8,
     pub leaves: u8,
     pub recreations: u8,
@@ -175,7 +237,18 @@ pub struct State {
     pub publications: u8,
     /// Starts of the unit by each member, where moves are counted.
     pub starts: u8,
+    /// Nothing fails any more.
+    pub healed: bool,
+    /// Ticks, where they are counted; and those in a row since the heal after which nobody acted.
+    pub ticks: u64,
+    pub idle: [u64; UNITS_MAX],
     pub broken: Option<Broken>,
+}
+
+impl State {
+    pub fn member(&mut self, m: usize) -> &mut Member {
+        self.members[m].edit()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,11 +262,11 @@ pub enum Act {
     /// Time passes; the clock of this member loses the tick.
     Tick(Option<usize>),
     Wake(usize),
-    Watch(usize),
-    Suspect(usize, usize),
+    Watch(usize, usize),
+    Suspect(usize, Incarnation),
     Crash(usize),
     Begin(usize),
-    Stopped(usize),
+    Stopped(usize, usize),
     Leave(usize),
     Letter(usize),
     View(usize, u8),
@@ -201,10 +274,17 @@ pub enum Act {
     SeeBucket(usize),
     Work(usize),
     Publish(usize),
+    /// From now on nothing fails.
+    Heal,
 }
 
-pub fn unit() -> Unit {
-    Unit::new("source/0")
+pub fn unit(u: usize) -> Unit {
+    Unit::new(["source/0", "source/1"][u])
+}
+
+/// The place of a unit among those of the world.
+pub fn place(unit: &Unit) -> usize {
+    usize::from(unit.as_str().ends_with('1'))
 }
 
 pub fn incarnation(member: usize, life: u8) -> Incarnation {
@@ -218,34 +298,38 @@ pub fn member_of(inc: Incarnation) -> usize {
 impl World {
     pub fn spec(&self, no: u64) -> BTreeMap<Unit, UnitSpec> {
         let spec = UnitSpec { role: Role::Worker, class: self.class, fenced: self.pages > 0, no, digest: no };
-        BTreeMap::from([(unit(), spec)])
+        (0..self.units).map(|u| (unit(u), spec.clone())).collect()
     }
 
-    fn view(&self, state: &State, mask: u8) -> Event {
+    fn name_of(&self, m: usize) -> &'static str {
+        if self.one_name { "a" } else { ["a", "b", "c"][m] }
+    }
+
+    pub fn view(&self, state: &State, mask: u8) -> Event {
         let there = (0..self.members).filter(|m| mask & (1 << m) != 0);
         let members =
-            there.map(|m| (incarnation(m, state.members[m].lives.saturating_sub(1)), name(m).into())).collect();
+            there.map(|m| (incarnation(m, state.members[m].lives.saturating_sub(1)), self.name_of(m).into())).collect();
         Event::Members { role: Role::Worker, members }
     }
 
     /// All incarnations a member may ever have: where views do not matter, everybody may try.
     fn view_of_all(&self) -> Event {
-        let all =
-            (0..self.members).flat_map(|m| (0..self.lives).map(move |life| (incarnation(m, life), name(m).into())));
+        let all = (0..self.members)
+            .flat_map(|m| (0..self.lives).map(move |life| (incarnation(m, life), self.name_of(m).into())));
         Event::Members { role: Role::Worker, members: all.collect() }
     }
 
+    /// A process before its first life.
+    pub fn member(&self, m: usize) -> Member {
+        let mut settings = Settings::new(self.name_of(m), Checked::assumed(self.timers.clone()));
+        settings.mutant = self.mutant;
+        Member { place: m, node: Node::new(settings), lives: 0, announced: false, steady: 0, worker: None, no: 0 }
+    }
+
     pub fn start(&self) -> State {
-        let node = |m: usize| {
-            let mut settings = Settings::new(name(m), Checked::assumed(self.timers.clone()));
-            settings.mutant = self.mutant;
-            Node::new(settings)
-        };
-        let members =
-            (0..self.members).map(|m| Member { node: node(m), lives: 0, up: true, steady: 0, worker: None, no: 0 });
         let mut state = State {
-            members: members.collect(),
-            store: Store { generation: 1, ..Store::default() },
+            members: (0..self.members).map(|m| Kept::new(self.member(m))).collect(),
+            store: Kept::new(Store { generation: 1, ..Store::default() }),
             flying: vec![],
             letters: vec![],
             crashes: 0,
@@ -255,6 +339,9 @@ impl World {
             suspicions: 0,
             publications: 0,
             starts: 0,
+            healed: self.calm_ticks.is_some(),
+            ticks: 0,
+            idle: [0; UNITS_MAX],
             broken: None,
         };
         for m in 0..self.members {
@@ -272,14 +359,35 @@ impl World {
                 self.step(&mut state, m, view);
             }
         }
+        if self.old_claims {
+            let pairs = (0..self.members).flat_map(|to| (0..self.members).map(move |from| (to, from)));
+            let claims = pairs.filter(|(to, from)| to != from).map(|(to, from)| Letter {
+                to: incarnation(to, 0),
+                from: incarnation(from, 0),
+                unit: 0,
+                tenure: 0,
+                kind: LetterKind::Claim,
+            });
+            state.letters.extend(claims);
+        }
         self.canonical(&mut state);
         state
     }
 
+    /// Sessions stand, and where somebody owns at the beginning it is the first member.
+    fn is_early(&self, request: &Request) -> bool {
+        match request.action {
+            Action::PutSession { .. } => true,
+            Action::PutLease { .. } => !self.unowned,
+            _ => false,
+        }
+    }
+
     pub fn begin(&self, state: &mut State, m: usize) {
         let life = state.members[m].lives;
-        let life = if self.mutant == Some(crate::protocol::mutant::Mutant::SameIncarnationAgain) { 0 } else { life };
-        state.members[m].lives += 1;
+        let life = if self.mutant == Some(Mutant::SameIncarnationAgain) { 0 } else { life };
+        state.member(m).lives += 1;
+        state.member(m).announced = false;
         let generation = Generation(state.store.generation);
         let age_ms = if state.store.generation == 1 { NEVER } else { 0 };
         self.step(state, m, Event::Begin { inc: incarnation(m, life), generation, age_ms });
@@ -288,174 +396,6 @@ impl World {
         }
         let no = state.members[m].no;
         self.step(state, m, Event::Units(self.spec(no)));
-    }
-
-    /// One step of a node, and its effects on the world.
-    pub fn step(&self, state: &mut State, m: usize, event: Event) {
-        let mut events = vec![event];
-        while let Some(event) = events.pop() {
-            let held = state.members[m].node.tenure(&unit());
-            let answers = matches!(event, Event::Answer { .. }) && !state.members[m].node.gives_up(&unit(), NOW);
-            let effects = state.members[m].node.step(NOW, event);
-            let ended = held.filter(|_| answers && state.members[m].node.tenure(&unit()).is_none());
-            if let Some(number) = ended
-                && state.members[m].node.phase() != Phase::Ended
-                && self.grants == 0
-            {
-                let record = state.store.lease.as_ref().map(|record| (record.revision, record.value.clone()));
-                let inc = state.members[m].node.incarnation();
-                note(state, predicates::ended_is_not_named(inc, number, record.as_ref()));
-            }
-            for effect in effects {
-                self.perform(state, m, effect, &mut events);
-            }
-        }
-    }
-
-    fn perform(&self, state: &mut State, m: usize, effect: Effect, events: &mut Vec<Event>) {
-        let from = state.members[m].node.incarnation();
-        match effect {
-            Effect::Ask(request) if self.is_calm(&request.action) => {
-                let outcome = self.apply(state, &request);
-                events.push(Event::Answer { ticket: request.ticket, outcome });
-            }
-            Effect::Ask(request) => state.flying.push(Flying { from: Some(m), request, reply: None }),
-            Effect::Start { epoch, position, .. } => {
-                state.starts += u8::from(self.views > 0);
-                state.members[m].worker = epoch.map(|epoch| Worker::start(epoch, position.as_ref(), self.mutant));
-                events.push(Event::Progress { unit: unit() });
-            }
-            Effect::Permit { .. } => events.push(Event::Progress { unit: unit() }),
-            Effect::Stop { .. } => state.members[m].worker = None,
-            Effect::Written { .. } => {
-                if let Some(worker) = &mut state.members[m].worker {
-                    worker.written();
-                }
-            }
-            Effect::Rewind { position, .. } => {
-                if let Some(worker) = &mut state.members[m].worker {
-                    worker.rewind(position.as_ref());
-                }
-            }
-            Effect::ReadHead { no, .. } => {
-                state.members[m].no = no;
-                events.push(Event::Units(self.spec(no)));
-            }
-            Effect::Claim { to, tenure, .. } => send(state, to, Letter::Claim { from, tenure: tenure.0 }),
-            Effect::Decline { to, tenure, .. } => send(state, to, Letter::Decline { from, tenure: tenure.0 }),
-            Effect::Refuse { .. } | Effect::Announce { .. } | Effect::Withdraw { .. } | Effect::Ended { .. } => {}
-        }
-    }
-
-    /// Sessions stand, and where leases are looked at the first member holds the unit.
-    fn is_early(&self, request: &Request) -> bool {
-        matches!(request.action, Action::PutSession { .. } | Action::PutLease { .. })
-    }
-
-    fn is_calm(&self, action: &Action) -> bool {
-        match action {
-            Action::ReadSession(_) => !self.sessions || !self.slow_reads,
-            Action::PutSession { .. } => !self.sessions,
-            Action::ReadLease(_) => !self.slow_reads,
-            Action::ReadBucket => self.recreations == 0,
-            Action::PutLease { .. } => self.grants > 0,
-            Action::ReadFence(_) => false,
-            Action::AppendFence { .. } => false,
-        }
-    }
-
-    pub fn deliver(&self, state: &mut State, i: usize) {
-        let flying = state.flying.remove(i);
-        let outcome = flying.reply.unwrap_or_else(|| self.apply(state, &flying.request));
-        if let Some(m) = flying.from {
-            self.step(state, m, Event::Answer { ticket: flying.request.ticket, outcome });
-        }
-    }
-
-    /// The request is applied; its reply takes a step of its own.
-    pub fn apply_only(&self, state: &mut State, i: usize) {
-        let request = state.flying[i].request.clone();
-        state.flying[i].reply = Some(self.apply(state, &request));
-    }
-
-    pub fn time_out(&self, state: &mut State, i: usize) {
-        let flying = state.flying.remove(i);
-        let Some(m) = flying.from else { return };
-        let zombies = state.flying.iter().filter(|flying| flying.from.is_none()).count();
-        if flying.reply.is_none() && zombies < self.zombies && crate::store::writes(&flying.request.action) {
-            state.flying.push(Flying { from: None, request: flying.request.clone(), reply: None });
-        }
-        self.step(state, m, Event::Answer { ticket: flying.request.ticket, outcome: Outcome::Unknown });
-    }
-
-    pub fn tick(&self, state: &mut State, slow: Option<usize>) {
-        let ttl = self.timers.ttl_ms;
-        let older = u64::from(ttl != NEVER);
-        if let Some(record) = &mut state.store.lease {
-            record.age += older;
-        }
-        if self.grants == 0 && state.store.lease.as_ref().is_some_and(|record| record.age >= ttl) {
-            state.store.lease = None;
-        }
-        for record in state.store.sessions.values_mut() {
-            record.age += older;
-        }
-        state.store.sessions.retain(|_, record| record.age < ttl);
-        for (m, member) in state.members.iter_mut().enumerate() {
-            if slow == Some(m) {
-                member.steady = ticks().ttl_ms;
-            } else {
-                member.node.rebase(1, &|_, revision| revision);
-                member.steady = member.steady.saturating_sub(1);
-            }
-        }
-    }
-
-    pub fn crash(&self, state: &mut State, m: usize) {
-        let member = &mut state.members[m];
-        member.up = false;
-        let mut settings = Settings::new(name(m), Checked::assumed(self.timers.clone()));
-        settings.mutant = self.mutant;
-        member.node = Node::new(settings);
-        member.worker = None;
-        state.crashes += 1;
-    }
-
-    pub fn set_view(&self, state: &mut State, m: usize, mask: u8) {
-        let view = self.view(state, mask);
-        state.views += 1;
-        self.step(state, m, view);
-    }
-
-    pub fn evidence(&self, state: &mut State, m: usize, other: usize) {
-        let inc = incarnation(other, state.members[other].lives.saturating_sub(1));
-        state.suspicions += 1;
-        self.step(state, m, Event::Suspicion { inc, evidence: Evidence::NoResponders });
-    }
-
-    /// Checks the observer's invariants, and makes states equal that behave alike.
-    pub fn canonical(&self, state: &mut State) {
-        let clocks = || state.members.iter().map(|member| (&member.node, NOW));
-        let found = predicates::one_holder(state.members.iter().map(|member| &member.node), &unit());
-        let found = if self.grants == 0 { found.and_then(|()| predicates::one_acts(clocks(), &unit())) } else { found };
-        let found = if self.views > 0 {
-            found.and_then(|()| predicates::moves_are_bounded(state.starts, self.first_owners, state.views))
-        } else {
-            found
-        };
-        note(state, found);
-        crate::store::canonical(state);
-    }
-}
-
-fn name(m: usize) -> &'static str {
-    ["a", "b", "c"][m]
-}
-
-fn send(state: &mut State, to: Incarnation, letter: Letter) {
-    let entry = (to, letter);
-    if !state.letters.contains(&entry) {
-        state.letters.push(entry);
     }
 }
 
