@@ -2,9 +2,12 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod load;
 #[path = "../support/nats.rs"]
 mod nats;
 mod owners;
+mod processes;
+mod proxy;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

@@ -99,6 +99,11 @@ impl Vejas {
         self.child = Some(child);
     }
 
+    /// It was started and nobody has seen it end.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
