@@ -28,7 +28,7 @@ metadata: { name: keep }
 spec:
   from: orders.raw
   steps:
-    - filter: .n >= 0
+    - filter: int!(.n) >= 0
   to: orders.kept
 ---
 apiVersion: vejas/v1

@@ -63,6 +63,9 @@ fn a_rolling_restart_loses_nothing_and_misses_no_slot() {
         load.wait_for_more(&world, BETWEEN);
         let status = world.instances[number].stop();
         assert!(status.success(), "{status}\n{}", world.instances[number].log());
+        let members = world.ask("/api/v1/members");
+        let stays = members["members"].as_array().unwrap().iter().any(|member| member["instance"] == *name(number + 1));
+        assert!(!stays, "it left: {members}\n{}", world.instances[number].log());
         world.instances[number].start();
     }
     load.wait_for_more(&world, BETWEEN);

@@ -48,6 +48,7 @@ impl World {
                 .environment("VEJAS_CLUSTER", "1")
                 .environment("VEJAS_NATS_URL", url)
                 .environment("VEJAS_INSTANCE", &name(number))
+                .environment("VEJAS_STRICT", "1")
                 .environment("VEJAS_LOG", "info,vejas=debug");
             instance
         };
