@@ -45,8 +45,8 @@ pub(super) struct Agreement {
     versions: Arc<Versions>,
     ownership: ownership::Handle,
     clock: SharedClock,
-    /// The set that runs here.
-    running: Option<(String, bool)>,
+    /// The set that runs here, and why it is not the given one if it is not.
+    running: Option<(String, Option<String>)>,
     /// Since when all members have reported this set, by the monotonic clock.
     agreed: Option<(String, Duration)>,
 }
@@ -115,7 +115,11 @@ impl Agreement {
         let others = members.iter().filter(|member| member.describes.revision != revision);
         let others: Vec<&str> = others.map(|member| member.instance.as_ref()).collect();
         let (given, runs) = (crate::unit::status::short(revision), crate::unit::status::short(&head.revision));
-        let until = if others.is_empty() {
+        // Whom it does not see itself among, it does not see whole.
+        let own = self.ownership.shown().inc;
+        let until = if !members.iter().any(|member| Some(member.inc) == own) {
+            "once all instances have them".to_owned()
+        } else if others.is_empty() {
             "in a moment".to_owned()
         } else {
             format!("once {} has them too", others.join(", "))
@@ -126,20 +130,21 @@ impl Agreement {
         )
     }
 
-    /// Whether something is to be done: the head has moved, or the given set is agreed on.
+    /// Whether something is to be done: the head has moved, the given set is agreed on, or it waits for other instances than it said.
     pub async fn is_due(&mut self, revision: &str) -> Result<bool, Error> {
         if self.alone {
             return Ok(false);
         }
         let Some((head, _)) = self.versions.head().await? else { return Ok(true) };
-        let degraded = head.revision != revision;
-        let moved = self.running.as_ref() != Some(&(head.revision, degraded));
-        Ok(moved || (degraded && self.is_agreed(revision)))
+        let differs = (head.revision != revision).then(|| self.reason(revision, &head));
+        let agreed = differs.is_some() && self.is_agreed(revision);
+        let told = self.running.as_ref() == Some(&(head.revision, differs));
+        Ok(!told || agreed)
     }
 
     /// This runs here now.
     pub fn runs(&mut self, change: &Change) {
-        self.running = Some((change.revision.clone(), change.degraded.is_some()));
+        self.running = Some((change.revision.clone(), change.degraded.clone()));
         metrics::gauge!("vejas_publication").set(change.no as f64);
         metrics::gauge!("vejas_degraded").set(if change.degraded.is_some() { 1.0 } else { 0.0 });
         self.ownership.describe(|describes| {

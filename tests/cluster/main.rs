@@ -2,9 +2,17 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod agreement;
+mod exclusive;
+mod load;
 #[path = "../support/nats.rs"]
 mod nats;
+mod network;
+mod operators;
 mod owners;
+mod processes;
+mod proxy;
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

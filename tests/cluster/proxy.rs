@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::free_address;
+
 /// How often a thread looks whether something has changed.
 const LOOK: Duration = Duration::from_millis(5);
 const CHUNK_BYTES: usize = 64 << 10;
@@ -42,7 +44,7 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind(free_address()).unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State { cut: Mutex::new(Cut::No), over: AtomicBool::new(false) });
         let of_thread = Arc::clone(&state);

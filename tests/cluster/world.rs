@@ -9,16 +9,22 @@ use serde_json::Value;
 use vejas::bus::nats::{Nats, Options};
 use vejas::flow::message::{self, Stored};
 use vejas::id::Names;
-use vejas::ports::bus::Bus;
+use vejas::ports::bus::{Bus, Error};
 use vejas::runtime::clock::SystemClock;
 
 use crate::nats::Server;
 use crate::support::{PATIENCE, Vejas, get};
 
-/// Instances that share a server and were given the same manifests.
+/// The lease time to live where a fault has to last longer.
+pub const SHORT_TTL: Duration = Duration::from_secs(3);
+/// Messages read from a stream at a time.
+const PAGE_MESSAGES: usize = 1_000;
+
+/// Instances that share a bus and were given the same manifests.
 pub struct World {
-    pub server: Server,
+    // Declared first: they end before the servers do.
     pub instances: Vec<Vejas>,
+    pub servers: Vec<Server>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -27,49 +33,95 @@ pub fn name(number: usize) -> String {
 }
 
 impl World {
-    /// `count` instances with these manifests; none runs yet.
+    /// `count` instances with these manifests on a server of their own; none runs yet.
     pub fn new(manifests: &str, count: usize) -> Self {
         let server = Server::start();
         let url = server.url();
-        World::on(server, &url, manifests, count)
+        World::on(vec![server], &url, manifests, count)
     }
 
-    /// The same on a server that is there, reached at `url`.
-    pub fn on(server: Server, url: &str, manifests: &str, count: usize) -> Self {
+    /// The same on servers that are there, reached at `url`.
+    pub fn on(servers: Vec<Server>, url: &str, manifests: &str, count: usize) -> Self {
         let instance = |number: usize| {
             let mut instance = Vejas::new(&[("all.yaml", manifests)]);
             instance
                 .environment("VEJAS_CLUSTER", "1")
                 .environment("VEJAS_NATS_URL", url)
                 .environment("VEJAS_INSTANCE", &name(number))
+                .environment("VEJAS_STRICT", "1")
                 .environment("VEJAS_LOG", "info,vejas=debug");
             instance
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        World { instances: (1..=count).map(instance).collect(), server, runtime }
+        World { instances: (1..=count).map(instance).collect(), servers, runtime }
+    }
+
+    /// For every instance.
+    pub fn environment(&mut self, name: &str, value: &str) -> &mut Self {
+        self.instances.iter_mut().for_each(|instance| _ = instance.environment(name, value));
+        self
+    }
+
+    /// Leases and announcements live for [`SHORT_TTL`].
+    pub fn with_short_ttl(mut self) -> Self {
+        let secs = SHORT_TTL.as_secs().to_string();
+        self.environment("VEJAS_LEASE_TTL_SECS", &secs).environment("VEJAS_HEARTBEAT_TTL_SECS", &secs);
+        self
     }
 
     /// Starts them all and waits until all are ready.
     pub fn start(&mut self) -> &mut Self {
         self.instances.iter_mut().for_each(Vejas::launch);
-        for instance in &self.instances {
-            eventually("an instance is ready", || get(instance.api, "/readyz").is_ok_and(|(status, _)| status == 200));
+        for number in 0..self.instances.len() {
+            self.wait_until_ready(number);
         }
         self
+    }
+
+    pub fn is_ready(&self, number: usize) -> bool {
+        get(self.instances[number].api, "/readyz").is_ok_and(|(status, _)| status == 200)
+    }
+
+    pub fn wait_until_ready(&self, number: usize) {
+        self.eventually("an instance is ready", || self.is_ready(number));
+    }
+
+    /// Like [`eventually`], and shows what the instances logged when it never happened.
+    pub fn eventually(&self, what: &str, mut probe: impl FnMut() -> bool) {
+        let within = self.within(PATIENCE, &mut probe);
+        assert!(within.is_some(), "never happened: {what}\n{}", self.logs());
+    }
+
+    /// How long it took until it held, if it did in time.
+    pub fn within(&self, limit: Duration, mut probe: impl FnMut() -> bool) -> Option<Duration> {
+        let begun = Instant::now();
+        while !probe() {
+            if begun.elapsed() > limit {
+                return None;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Some(begun.elapsed())
     }
 
     /// What any running instance says.
     pub fn ask(&self, path: &str) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            for instance in &self.instances {
+            for instance in self.instances.iter().filter(|instance| instance.is_running()) {
                 if let Ok((200, body)) = get(instance.api, path) {
                     return serde_json::from_str(&body).unwrap();
                 }
             }
-            assert!(Instant::now() < deadline, "nobody answers {path}");
+            assert!(Instant::now() < deadline, "nobody answers {path}\n{}", self.logs());
             thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// What one instance says, if it does.
+    pub fn ask_one(&self, number: usize, path: &str) -> Option<Value> {
+        let (status, body) = get(self.instances[number].api, path).ok()?;
+        (status == 200).then(|| serde_json::from_str(&body).unwrap())
     }
 
     /// The owner of every unit that is held, by unit.
@@ -82,7 +134,7 @@ impl World {
     /// The number of the instance that owns a unit, once one does.
     pub fn owner(&self, unit: &str) -> usize {
         let mut found = None;
-        eventually("the unit has an owner", || {
+        self.eventually("the unit has an owner", || {
             found = self.owners().get(unit).cloned();
             found.is_some()
         });
@@ -92,31 +144,48 @@ impl World {
 
     /// All messages under a subject of the manifests, in the order of the stream.
     pub fn stored(&self, subject: &str) -> Vec<Stored> {
-        let names = Names::default();
-        let filters = [names.stored(subject)];
+        self.read(Names::default().stored(subject))
+    }
+
+    /// All messages under a subject as it is stored, in the order of the stream.
+    pub fn read(&self, filter: String) -> Vec<Stored> {
+        let (names, filters) = (Names::default(), [filter]);
+        let url = self.servers.iter().map(Server::url).collect::<Vec<_>>().join(",");
         self.runtime.block_on(async {
-            let options = Options::new(self.server.url(), 4711, Arc::new(SystemClock));
+            let options = Options::new(&url, 4711, Arc::new(SystemClock));
             let bus = Nats::connect(options).await.unwrap();
             let (mut all, mut from) = (Vec::new(), 1);
+            let deadline = Instant::now() + PATIENCE;
             loop {
-                let some = bus.read(&names.messages(), from, &filters, 1_000).await.unwrap();
-                let Some(last) = some.last() else { return all };
+                let some = match bus.read(&names.messages(), from, &filters, PAGE_MESSAGES).await {
+                    // A server that has just come back.
+                    Err(Error::Unavailable(_)) if Instant::now() < deadline => continue,
+                    some => some.unwrap(),
+                };
+                let Some(last) = some.last() else { break };
                 from = last.sequence + 1;
                 all.extend(some);
             }
+            bus.close();
+            all
         })
     }
 
     /// The slots of an interval source that were stored, in the order of the stream.
     pub fn slots(&self, source: &str, subject: &str) -> Vec<i64> {
         let prefix = format!("i/{source}/");
-        let id = |stored: &Stored| stored.headers.get(message::ID).unwrap().to_owned();
-        self.stored(subject).iter().map(|stored| id(stored).strip_prefix(&prefix).unwrap().parse().unwrap()).collect()
+        let slot = |stored: &Stored| id(stored).strip_prefix(&prefix).unwrap().parse().unwrap();
+        self.stored(subject).iter().map(slot).collect()
     }
 
     pub fn logs(&self) -> String {
         self.instances.iter().map(|instance| format!("{}\n", instance.log())).collect()
     }
+}
+
+/// The business identity of a message.
+pub fn id(stored: &Stored) -> String {
+    stored.headers.get(message::ID).unwrap().to_owned()
 }
 
 pub fn text(value: &Value) -> String {

@@ -2,9 +2,12 @@
 
 #![allow(clippy::disallowed_methods, dead_code)]
 
+#[path = "ports.rs"]
+mod ports;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -24,7 +27,7 @@ pub struct Vejas {
 
 /// An address nobody listens on now.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    ([127, 0, 0, 1], ports::free_port(20_000..32_000)).into()
 }
 
 impl Vejas {
@@ -97,6 +100,11 @@ impl Vejas {
         let output = fs::OpenOptions::new().create(true).append(true).open(self.folder.path().join("stdout")).unwrap();
         let child = self.command(&["run"]).stdin(Stdio::null()).stdout(output).stderr(log).spawn().unwrap();
         self.child = Some(child);
+    }
+
+    /// It was started and nobody has seen it end.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
     }
 
     pub fn pid(&self) -> u32 {

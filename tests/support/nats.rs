@@ -4,9 +4,12 @@
 
 #![allow(clippy::disallowed_methods, dead_code)]
 
+#[path = "ports.rs"]
+mod ports;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -32,7 +35,7 @@ fn binary() -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    ports::free_port(10_000..20_000)
 }
 
 pub struct Server {

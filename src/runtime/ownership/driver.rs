@@ -182,7 +182,9 @@ pub(super) async fn run(
     let result = driver.work(said, asked, essential).await;
     // Lets the announcer take back what it announced.
     drop(driver);
-    let _ = tokio::time::timeout(WITHDRAW_WAIT, announcing).await;
+    if tokio::time::timeout(WITHDRAW_WAIT, announcing).await.is_err() {
+        tracing::debug!("not withdrawn in time: the announcement expires");
+    }
     result
 }
 

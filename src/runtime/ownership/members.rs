@@ -99,7 +99,10 @@ impl Announcer {
             for key in gone {
                 let revision = standing.remove(&key).unwrap_or(0);
                 // One that stays behind expires.
-                let _ = self.put(&key, None, Condition::Revision(revision)).await;
+                match self.put(&key, None, Condition::Revision(revision)).await {
+                    Ok(Outcome::Won(_)) => {}
+                    other => tracing::debug!(key, revision, "not withdrawn: {other:?}"),
+                }
             }
             for key in wanted {
                 match self.refresh(&key, &value, standing.get(&key).copied()).await {
