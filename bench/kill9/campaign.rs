@@ -11,21 +11,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::support::Failure;
-use super::support::ledger::{Comparison, Deliveries, compare};
+use super::support::ledger::{Comparison, Deliveries, compare, stored_in};
 use super::support::process::Process;
 use super::support::producers::Producers;
 use super::support::random::Random;
 use super::support::receiver::Receiver;
 
-const CONNECTIONS: usize = 16;
+pub const CONNECTIONS: usize = 16;
 /// How long any step of a round may take, and the drain.
-const STEP_WAIT_MAX: Duration = Duration::from_secs(120);
+pub const STEP_WAIT_MAX: Duration = Duration::from_secs(120);
 /// A kill comes up to this long after the message that it waits for: a few commits.
-const KILL_DELAY_MICROS_MAX: u64 = 20_000;
+pub const KILL_DELAY_MICROS_MAX: u64 = 20_000;
 /// The same after a start that is not waited for.
 const START_DELAY_MICROS_MAX: u64 = 150_000;
 /// One start in so many is killed before it is ready.
 const STARTS_PER_KILL: u64 = 4;
+
+/// Each holds every message once.
+pub const SUBJECTS: [&str; 2] = ["crash.in", "crash.out"];
 
 pub struct Campaign<'a> {
     pub binary: &'a Path,
@@ -45,7 +48,7 @@ pub struct Report {
     pub comparison: Comparison,
 }
 
-fn manifests(receiver: SocketAddr) -> String {
+pub fn manifests(receiver: SocketAddr) -> String {
     format!(
         "
 apiVersion: vejas/v1
@@ -73,7 +76,7 @@ spec:
 }
 
 /// Mostly small; some take several pages, a few are near the size at which the bus stores a message apart.
-fn body(number: u64, id: &str) -> Vec<u8> {
+pub fn body(number: u64, id: &str) -> Vec<u8> {
     let filler = match number {
         n if n % 499 == 0 => 300_000,
         n if n % 41 == 0 => 20_000,
@@ -100,7 +103,7 @@ pub fn run(campaign: &Campaign<'_>, progress: &mut dyn FnMut(String)) -> Result<
     let mut world = World { binary: campaign.binary, process, receiver, deliveries, kills: 0 };
     world.process.start(campaign.binary)?;
     let prefix = format!("m{:x}", campaign.seed);
-    let producers = Producers::start(world.process.ingress, "/in", CONNECTIONS, &prefix, body)?;
+    let producers = Producers::start(&[world.process.ingress], "/in", CONNECTIONS, &prefix, body)?;
 
     let mut allowed = 0;
     for round in 1..=u64::from(campaign.rounds) {
@@ -123,7 +126,8 @@ pub fn run(campaign: &Campaign<'_>, progress: &mut dyn FnMut(String)) -> Result<
     let sent = producers.end()?;
     let drain = world.process.drain(STEP_WAIT_MAX)?;
     world.process.stop()?;
-    let comparison = compare(&sent, &world.process.data(), &["crash.in", "crash.out"], &world.deliveries)?;
+    let stored = stored_in(&world.process.data())?;
+    let comparison = compare(&sent, &stored, &SUBJECTS, &world.deliveries);
     Ok(Report {
         acknowledged: sent.acknowledged.len() as u64,
         unknown: sent.unknown.len() as u64,
@@ -157,7 +161,7 @@ impl World<'_> {
     }
 }
 
-fn wait(what: &str, mut done: impl FnMut() -> bool) -> Result<(), Failure> {
+pub fn wait(what: &str, mut done: impl FnMut() -> bool) -> Result<(), Failure> {
     let began = Instant::now();
     while !done() {
         if began.elapsed() > STEP_WAIT_MAX {

@@ -1,9 +1,14 @@
-//! The kill campaign on one process and its embedded bus. Prints a line per round and, as the last line, `RESULT {…}`; the keys
+//! The kill campaign on one process and its embedded bus, or on a cluster. Prints a line per round and, as the last line, `RESULT {…}`; the keys
 //! are documented in `bench/README.md`. Exits with 1 when something was lost or doubled on the bus, or could not be measured.
 
 #![allow(clippy::disallowed_methods, reason = "a program of its own that measures time")]
 
 mod campaign;
+mod cluster;
+#[path = "../support/cluster.rs"]
+mod instances;
+#[path = "../../tests/support/nats.rs"]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -20,12 +25,18 @@ struct Options {
     /// The `vejas` binary to kill.
     #[arg(long)]
     binary: PathBuf,
-    /// Messages to send in all, spread over the rounds.
-    #[arg(long, default_value_t = 200_000)]
-    messages: u64,
-    /// Rounds, each with a kill at least.
-    #[arg(long, default_value_t = 50)]
-    rounds: u32,
+    /// `nats` kills instances of a cluster.
+    #[arg(long, default_value = "embedded")]
+    bus: Bus,
+    /// Instances of a cluster; any number of them means `--bus nats`. 3 without a word.
+    #[arg(long)]
+    instances: Option<usize>,
+    /// Messages to send in all, spread over the rounds: 200,000 for one process, 20,000 for a cluster.
+    #[arg(long)]
+    messages: Option<u64>,
+    /// Rounds, each with a kill at least: 50 for one process, 10 for a cluster.
+    #[arg(long)]
+    rounds: Option<u32>,
     /// The seed of the moments, as an earlier run printed it.
     #[arg(long)]
     seed: Option<u64>,
@@ -34,11 +45,28 @@ struct Options {
     sizes: Vec<u64>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Bus {
+    Embedded,
+    Nats,
+}
+
+const INSTANCES: usize = 3;
+
 impl Options {
+    /// `None` is one process with its embedded bus.
+    fn instances(&self) -> Option<usize> {
+        self.instances.or((self.bus == Bus::Nats).then_some(INSTANCES))
+    }
+
     fn sizes(&self) -> Result<(u64, u32), String> {
-        let messages = self.sizes.first().copied().unwrap_or(self.messages);
-        let rounds = self.sizes.get(1).map_or(Ok(self.rounds), |rounds| u32::try_from(*rounds));
+        let (messages, rounds) = if self.instances().is_some() { (20_000, 10) } else { (200_000, 50) };
+        let messages = self.sizes.first().copied().or(self.messages).unwrap_or(messages);
+        let rounds = self.sizes.get(1).map_or(Ok(self.rounds.unwrap_or(rounds)), |rounds| u32::try_from(*rounds));
         let rounds = rounds.map_err(|_| "that many rounds would never end".to_owned())?;
+        if self.instances() == Some(0) {
+            return Err("at least one instance".to_owned());
+        }
         if rounds == 0 || messages < u64::from(rounds) {
             return Err("at least one round, and a message for each".to_owned());
         }
@@ -58,8 +86,14 @@ fn main() -> ExitCode {
     let seed = options.seed.unwrap_or_else(support::random::seed);
     println!("seed {seed}: {messages} messages, {rounds} rounds");
     let campaign = Campaign { binary: &options.binary, messages, rounds, seed };
-    match campaign::run(&campaign, &mut |line| println!("{line}")) {
-        Ok(report) => tell(&campaign, &report),
+    let instances = options.instances();
+    let mut progress = |line| println!("{line}");
+    let report = match instances {
+        None => campaign::run(&campaign, &mut progress),
+        Some(instances) => cluster::run(&campaign, instances, &mut progress),
+    };
+    match report {
+        Ok(report) => tell(&campaign, instances, &report),
         Err(failure) => {
             eprintln!("kill9: could not measure (seed {seed}): {failure}");
             ExitCode::FAILURE
@@ -67,9 +101,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn tell(campaign: &Campaign<'_>, report: &Report) -> ExitCode {
+fn tell(campaign: &Campaign<'_>, instances: Option<usize>, report: &Report) -> ExitCode {
     let found = &report.comparison;
-    let result = serde_json::json!({
+    let mut result = serde_json::json!({
         "lost": found.lost,
         "duplicated_bus": found.duplicated_bus,
         "duplicated_sink": found.duplicated_sink,
@@ -83,6 +117,9 @@ fn tell(campaign: &Campaign<'_>, report: &Report) -> ExitCode {
         "unknown": report.unknown,
         "seed": campaign.seed,
     });
+    if let Some(instances) = instances {
+        result["instances"] = instances.into();
+    }
     println!("\n{:<30} {:>14}", "measure", "value");
     for (name, value) in result.as_object().into_iter().flatten() {
         println!("{name:<30} {value:>14}");

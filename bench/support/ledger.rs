@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 
 use vejas::flow::message::ID;
 use vejas::id::Names;
@@ -36,6 +36,12 @@ impl Deliveries {
         self.life.fetch_add(1, SeqCst);
     }
 
+    /// Whether all of these came.
+    pub fn have_all(&self, ids: &BTreeSet<String>) -> bool {
+        let by_id = self.by_id.lock().expect("no receiver panics");
+        ids.iter().all(|id| by_id.contains_key(id))
+    }
+
     pub fn distinct(&self) -> usize {
         self.by_id.lock().expect("no receiver panics").len()
     }
@@ -58,9 +64,11 @@ pub struct Comparison {
     pub examples: Vec<String>,
 }
 
-/// Compares after the process ended. `subjects` are as in manifests: each holds every message once.
-pub fn compare(sent: &Sent, data: &Path, subjects: &[&str], deliveries: &Deliveries) -> Result<Comparison, Failure> {
-    let stored = stored_ids(data)?;
+/// How often each id is stored under each subject.
+pub type StoredIds = BTreeMap<String, BTreeMap<String, u64>>;
+
+/// `subjects` are as in manifests: each holds every message once.
+pub fn compare(sent: &Sent, stored: &StoredIds, subjects: &[&str], deliveries: &Deliveries) -> Comparison {
     let mut found = Comparison::default();
     let mut lost = BTreeSet::new();
     let none = BTreeMap::new();
@@ -80,25 +88,26 @@ pub fn compare(sent: &Sent, data: &Path, subjects: &[&str], deliveries: &Deliver
     }
     found.lost = lost.len() as u64;
     found.examples = lost.into_iter().take(5).cloned().collect();
-    Ok(found)
+    found
 }
 
-/// How often each id is stored under each subject.
-fn stored_ids(data: &Path) -> Result<BTreeMap<String, BTreeMap<String, u64>>, Failure> {
+/// In the data folder of a process that ended.
+pub fn stored_in(data: &Path) -> Result<StoredIds, Failure> {
     let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(async {
-        let bus: Arc<dyn Bus> = vejas::runtime::open_bus(data)?;
-        let stream = Names::default().messages();
-        let mut found: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-        let mut from = 1;
-        loop {
-            let messages = bus.read(&stream, from, &[], READ_MESSAGES).await?;
-            let Some(last) = messages.last() else { return Ok(found) };
-            from = last.sequence + 1;
-            for message in messages {
-                let id = message.headers.get(ID).unwrap_or_default().to_owned();
-                *found.entry(message.subject).or_default().entry(id).or_default() += 1;
-            }
+    runtime.block_on(async { stored_on(&*vejas::runtime::open_bus(data)?).await })
+}
+
+pub async fn stored_on(bus: &dyn Bus) -> Result<StoredIds, Failure> {
+    let stream = Names::default().messages();
+    let mut found = StoredIds::new();
+    let mut from = 1;
+    loop {
+        let messages = bus.read(&stream, from, &[], READ_MESSAGES).await?;
+        let Some(last) = messages.last() else { return Ok(found) };
+        from = last.sequence + 1;
+        for message in messages {
+            let id = message.headers.get(ID).unwrap_or_default().to_owned();
+            *found.entry(message.subject).or_default().entry(id).or_default() += 1;
         }
-    })
+    }
 }

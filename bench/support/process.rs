@@ -133,25 +133,29 @@ impl Process {
         Ok(())
     }
 
+    /// Whether a unit has something left to do.
+    pub fn is_busy(&self) -> Result<bool, Failure> {
+        let (_, body) = get(self.api, "/api/v1/status")?;
+        let status: serde_json::Value = serde_json::from_str(&body)?;
+        let units = status["units"].as_array().ok_or("status without units")?;
+        let is_busy = |unit: &serde_json::Value| {
+            let left = |field: &&str| unit["lag"][*field].as_u64().unwrap_or(0) > 0;
+            ["pending", "inFlight", "redelivering"].iter().any(left)
+        };
+        Ok(units.iter().any(is_busy))
+    }
+
     /// Waits until no unit has anything left to do, and answers how long that took.
     pub fn drain(&self, patience: Duration) -> Result<Duration, Failure> {
         let began = Instant::now();
-        loop {
-            let (_, body) = get(self.api, "/api/v1/status")?;
-            let status: serde_json::Value = serde_json::from_str(&body)?;
-            let units = status["units"].as_array().ok_or("status without units")?;
-            let is_busy = |unit: &serde_json::Value| {
-                let left = |field: &&str| unit["lag"][*field].as_u64().unwrap_or(0) > 0;
-                ["pending", "inFlight", "redelivering"].iter().any(left)
-            };
-            if !units.iter().any(is_busy) {
-                return Ok(began.elapsed());
-            }
+        while self.is_busy()? {
             if began.elapsed() > patience {
-                return Err(format!("did not drain within {patience:?}: {status:#}\n{}", self.log()).into());
+                let (_, status) = get(self.api, "/api/v1/status")?;
+                return Err(format!("did not drain within {patience:?}: {status}\n{}", self.log()).into());
             }
             thread::sleep(Duration::from_millis(50));
         }
+        Ok(began.elapsed())
     }
 
     /// A line of `/proc/<pid>/status` in MB: `VmRSS` now, `VmHWM` at most so far.
@@ -164,9 +168,15 @@ impl Process {
     }
 
     pub fn stop(&mut self) -> Result<(), Failure> {
-        let mut child = self.child.take().ok_or("not running")?;
+        let child = self.child.take().ok_or("not running")?;
         Command::new("kill").arg(child.id().to_string()).status()?;
-        let status = child.wait()?;
+        self.child = Some(child);
+        self.wait_end()
+    }
+
+    /// Waits for the end of a process that was told to stop.
+    pub fn wait_end(&mut self) -> Result<(), Failure> {
+        let status = self.child.take().ok_or("not running")?.wait()?;
         if status.success() { Ok(()) } else { Err(format!("vejas ended with {status}: {}", self.log()).into()) }
     }
 }

@@ -3,10 +3,12 @@
 //! Acknowledged is only what got a 2xx. All else leaves open whether the message was stored (the process may have died
 //! between its fsync and its answer), hence the same key again. An id that is given up stays *unknown*: it may be on the
 //! bus or not, and a comparison must accept both.
+//!
+//! With several entrances each connection has its own to begin with, and goes to the next one after a failure.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -35,7 +37,9 @@ pub struct Sent {
 type Body = dyn Fn(u64, &str) -> Vec<u8> + Send + Sync;
 
 struct Shared {
-    host: String,
+    hosts: Vec<String>,
+    /// Connections begun, to spread them over the hosts.
+    connections: AtomicUsize,
     path: String,
     prefix: String,
     /// Makes the payload of a number and its id.
@@ -58,14 +62,15 @@ pub struct Producers {
 impl Producers {
     /// Starts them without anything to send: see [`Producers::allow`].
     pub fn start(
-        address: SocketAddr,
+        addresses: &[SocketAddr],
         path: &str,
         connections: usize,
         prefix: &str,
         body: impl Fn(u64, &str) -> Vec<u8> + Send + Sync + 'static,
     ) -> Result<Self, Failure> {
         let shared = Arc::new(Shared {
-            host: address.to_string(),
+            hosts: addresses.iter().map(SocketAddr::to_string).collect(),
+            connections: AtomicUsize::new(0),
             path: path.to_owned(),
             prefix: prefix.to_owned(),
             body: Box::new(body),
@@ -102,12 +107,16 @@ impl Producers {
         self.acknowledged() + self.shared.given_up.load(SeqCst) >= self.shared.allowed.load(SeqCst)
     }
 
+    /// What became of the ids so far.
+    pub fn sent(&self) -> Sent {
+        self.shared.sent.lock().expect("no producer panics").clone()
+    }
+
     /// Ends when every id that was begun is acknowledged or given up.
     pub fn end(mut self) -> Result<Sent, Failure> {
         self.shared.ended.store(true, SeqCst);
         self.thread.take().expect("ended once").join().map_err(|_| "a producer broke off")?;
-        let sent = self.shared.sent.lock().expect("no producer panics");
-        Ok(sent.clone())
+        Ok(self.sent())
     }
 }
 
@@ -126,7 +135,8 @@ impl Shared {
 }
 
 async fn produce(shared: Arc<Shared>) {
-    let mut client = Client::new(shared.host.clone());
+    let mut host = shared.connections.fetch_add(1, SeqCst) % shared.hosts.len();
+    let mut client = Client::new(shared.hosts[host].clone());
     let mut request = Vec::new();
     while !shared.ended.load(SeqCst) {
         let Some(number) = shared.take() else {
@@ -135,13 +145,19 @@ async fn produce(shared: Arc<Shared>) {
         };
         let id = format!("{}-{number}", shared.prefix);
         let key = format!("Idempotency-Key: {id}\r\n");
-        write_post(&mut request, &shared.host, &shared.path, &key, &(shared.body)(number, &id));
+        write_post(&mut request, &shared.hosts[0], &shared.path, &key, &(shared.body)(number, &id));
         let began = Instant::now();
         let taken = loop {
             match client.exchange(&request).await {
                 Ok(()) => break true,
                 Err(_) if began.elapsed() > ID_WAIT_MAX => break false,
-                Err(_) => sleep(RETRY_PAUSE).await,
+                Err(_) => {
+                    if shared.hosts.len() > 1 {
+                        host = (host + 1) % shared.hosts.len();
+                        client = Client::new(shared.hosts[host].clone());
+                    }
+                    sleep(RETRY_PAUSE).await;
+                }
             }
         };
         let mut sent = shared.sent.lock().expect("no producer panics");

@@ -120,7 +120,9 @@ impl Node {
             // A record that did not change expires a TTL after it was written, however often it was read since.
             state.recheck_at = match (&seen, mine) {
                 (_, true) => now,
-                (Seen::Record(..), _) if state.recheck_at.passed(now) => now.after(self.settings.timers.retry_ms.max(1)),
+                (Seen::Record(..), _) if state.recheck_at.passed(now) => {
+                    now.after(self.settings.timers.retry_ms.max(1))
+                }
                 (Seen::Record(..), _) => state.recheck_at,
                 _ => recheck_at,
             };

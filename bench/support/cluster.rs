@@ -1,0 +1,84 @@
+//! Instances of the real binary that share a real nats-server and were given the same manifests. For programs that have
+//! `tests/support/nats.rs` as their module `server`.
+
+#![allow(dead_code, reason = "each program uses its part")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use vejas::bus::nats::Nats;
+
+use super::server::{self, Server};
+use super::support::Failure;
+use super::support::process::{Process, get};
+
+pub struct Cluster {
+    pub instances: Vec<Process>,
+    pub bus: Arc<Nats>,
+    pub runtime: tokio::runtime::Runtime,
+    binary: PathBuf,
+    manifests: String,
+    server: Server,
+}
+
+pub fn name(number: usize) -> String {
+    format!("vejas-{number}")
+}
+
+impl Cluster {
+    /// A server, and no instance yet.
+    pub fn new(binary: &Path, manifests: &str) -> Result<Self, Failure> {
+        let server = Server::start();
+        let runtime = tokio::runtime::Runtime::new()?;
+        let bus = runtime.block_on(server::connect(&server));
+        Ok(Cluster {
+            instances: Vec::new(),
+            bus,
+            runtime,
+            binary: binary.to_owned(),
+            manifests: manifests.to_owned(),
+            server,
+        })
+    }
+
+    /// Starts so many more instances and waits for none.
+    pub fn launch(&mut self, count: usize) -> Result<(), Failure> {
+        for _ in 0..count {
+            let mut process = Process::new(&self.manifests)?;
+            process.environment("VEJAS_CLUSTER", "1");
+            process.environment("VEJAS_NATS_URL", self.server.url());
+            process.environment("VEJAS_INSTANCE", name(self.instances.len()));
+            process.launch(&self.binary)?;
+            self.instances.push(process);
+        }
+        Ok(())
+    }
+
+    /// Starts an instance that was stopped or killed.
+    pub fn launch_again(&mut self, number: usize) -> Result<(), Failure> {
+        self.instances[number].launch(&self.binary)
+    }
+
+    pub fn wait_ready(&mut self) -> Result<(), Failure> {
+        self.instances.iter_mut().try_for_each(Process::wait_ready)
+    }
+
+    /// What the first instance that answers says; `None` when none does.
+    pub fn ask(&self, path: &str) -> Option<Value> {
+        let answers = self.instances.iter().filter_map(|instance| get(instance.api, path).ok());
+        answers.filter(|(status, _)| *status == 200).find_map(|(_, body)| serde_json::from_str(&body).ok())
+    }
+
+    /// Who holds each unit that is held: the name of the instance by unit.
+    pub fn owners(&self) -> Option<BTreeMap<String, String>> {
+        let leases = self.ask("/api/v1/leases")?;
+        let held = leases["leases"].as_array()?.iter().filter(|lease| lease["state"] == "held");
+        held.map(|lease| Some((lease["unit"].as_str()?.to_owned(), lease["instance"].as_str()?.to_owned()))).collect()
+    }
+
+    pub fn logs(&self) -> String {
+        self.instances.iter().map(|instance| format!("{}\n", instance.log())).collect()
+    }
+}
