@@ -171,7 +171,7 @@ async fn hop(bus: &Arc<Embedded>, stream: &Arc<str>, workers: usize) {
                 let count = pulled.len() as u64;
                 let messages = pulled.into_iter().map(|delivery| output(delivery.message)).collect();
                 let batches = vec![Batch { stream: Arc::clone(&stream), messages, expected: Vec::new() }];
-                bus.settle(Settlement { batches, writes: Vec::new(), acknowledged }).await.expect("settle");
+                bus.settle(Settlement { batches, acknowledged, ..Settlement::default() }).await.expect("settle");
                 done.fetch_add(count, Ordering::Relaxed);
             }
         })

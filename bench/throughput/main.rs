@@ -7,7 +7,11 @@
 #![allow(clippy::disallowed_methods)]
 
 mod limits;
+mod nats;
+mod raw;
 mod scenarios;
+#[path = "../../tests/support/nats.rs"]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -15,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use support::Failure;
 
@@ -28,6 +32,12 @@ pub struct Options {
     /// The load generator.
     #[arg(long)]
     load: PathBuf,
+    /// Where messages are stored. For `nats` the environment names a server in VEJAS_TEST_NATS_SERVER.
+    #[arg(long, value_enum, default_value_t = Bus::Embedded)]
+    bus: Bus,
+    /// Over NATS, how often hop and limit are measured in turn.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     /// Messages that pass each hop.
     #[arg(long, default_value_t = 400_000)]
     messages: usize,
@@ -45,25 +55,33 @@ pub struct Options {
     only: String,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Bus {
+    Embedded,
+    Nats,
+}
+
 type Figures = BTreeMap<&'static str, f64>;
 
 fn measure(options: &Options) -> Result<Figures, Failure> {
     let mut figures = Figures::new();
     type Scenario = fn(&Options, &mut Figures) -> Result<(), Failure>;
-    let scenarios: [(&str, Scenario); 5] = [
+    let embedded: &[(&str, Scenario)] = &[
         ("limits of this machine", limits::measure),
         ("cold start", scenarios::cold_start),
         ("hops", scenarios::hops),
         ("HTTP", scenarios::http),
         ("many flows", scenarios::many_flows),
     ];
-    for (name, scenario) in scenarios.into_iter().filter(|(name, _)| name.starts_with(&options.only)) {
+    let nats: &[(&str, Scenario)] = &[("hops", nats::hops), ("end to end", nats::end_to_end)];
+    let scenarios = if options.bus == Bus::Nats { nats } else { embedded };
+    for (name, scenario) in scenarios.iter().filter(|(name, _)| name.starts_with(&options.only)) {
         let known = figures.len();
         eprintln!("throughput: {name} …");
         scenario(options, &mut figures).map_err(|failure| format!("{name}: {failure}; so far {figures:?}"))?;
         debug_assert!(figures.len() > known, "a scenario reports something");
     }
-    if options.only.is_empty() {
+    if options.only.is_empty() && options.bus == Bus::Embedded {
         ratios(&mut figures);
     }
     Ok(figures)

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use vejas::flow::message::{HOP, Headers, ID, Outgoing, SOURCE, TIME};
 use vejas::id::Names;
-use vejas::ports::bus::{Batch, Bus};
+use vejas::ports::bus::{Batch, Bus, Settlement};
 
 use crate::limits::load_result;
 use crate::support::Failure;
@@ -55,7 +55,7 @@ pub fn message(number: usize) -> Vec<u8> {
     format!("{body}{}\"}}", "n".repeat(filler)).into_bytes()
 }
 
-fn flow(steps: &str) -> String {
+pub fn flow(steps: &str) -> String {
     format!(
         "{TABLE}
 apiVersion: vejas/v1
@@ -118,43 +118,45 @@ fn open(process: &Process) -> Result<Arc<dyn Bus>, Failure> {
 /// Stores the input before the process starts.
 fn preload(process: &Process, count: usize) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(async {
-        let bus = open(process)?;
-        let names = Names::default();
-        vejas::runtime::streams::ensure_messages(&*bus, &names, 8 << 30).await?;
-        let stream: Arc<str> = Arc::from(names.messages());
-        for first in (0..count).step_by(1_000) {
-            let messages = (first..count.min(first + 1_000)).map(|number| Outgoing {
-                subject: names.stored("bench.in"),
-                headers: Headers::from_iter([
-                    (ID, format!("A-{number:08}").as_str()),
-                    (TIME, "2026-11-30T00:00:00.000Z"),
-                    (SOURCE, "http-in/in"),
-                    (HOP, "0"),
-                ]),
-                payload: Bytes::from(message(number)),
-                transport_id: None,
-            });
-            let batch = Batch { stream: Arc::clone(&stream), messages: messages.collect(), expected: Vec::new() };
-            bus.publish_batch(batch).await?;
-        }
-        Ok(())
-    })
+    runtime.block_on(async { store_input(&*open(process)?, &Names::default(), count).await })
 }
 
-/// Outputs a second between the first and the last one, by the times the bus stored them.
+/// Orders under `bench.in`, as an entrance would have stored them.
+pub async fn store_input(bus: &dyn Bus, names: &Names, count: usize) -> Result<(), Failure> {
+    vejas::runtime::streams::ensure_messages(bus, names, 8 << 30).await?;
+    let stream: Arc<str> = Arc::from(names.messages());
+    for first in (0..count).step_by(1_000) {
+        let messages = (first..count.min(first + 1_000)).map(|number| Outgoing {
+            subject: names.stored("bench.in"),
+            headers: Headers::from_iter([
+                (ID, format!("A-{number:08}").as_str()),
+                (TIME, "2026-11-30T00:00:00.000Z"),
+                (SOURCE, "http-in/in"),
+                (HOP, "0"),
+            ]),
+            payload: Bytes::from(message(number)),
+            transport_id: None,
+        });
+        let batch = Batch { stream: Arc::clone(&stream), messages: messages.collect(), expected: Vec::new() };
+        // Not as an atomic batch, whose headers a program would have to take off again.
+        bus.settle(Settlement { batches: vec![batch], ..Settlement::default() }).await?;
+    }
+    Ok(())
+}
+
 fn rate_of_outputs(process: &Process, count: usize) -> Result<f64, Failure> {
     let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(async {
-        let bus = open(process)?;
-        let names = Names::default();
-        let (stream, subject) = (names.messages(), names.stored("bench.out"));
-        let first = bus.read(&stream, 1, std::slice::from_ref(&subject), 1).await?;
-        let first = first.first().ok_or("no output")?;
-        let last = bus.last(&stream, &subject).await?.ok_or("no output")?;
-        let seconds = last.time.since(first.time).as_secs_f64();
-        if seconds <= 0.0 { Err("too few messages to measure".into()) } else { Ok(count as f64 / seconds) }
-    })
+    runtime.block_on(async { rate_of(&*open(process)?, &Names::default(), "bench.out", count).await })
+}
+
+/// Messages a second between the first and the last one of a subject, by the times the bus stored them.
+pub async fn rate_of(bus: &dyn Bus, names: &Names, subject: &str, count: usize) -> Result<f64, Failure> {
+    let (stream, subject) = (names.messages(), names.stored(subject));
+    let first = bus.read(&stream, 1, std::slice::from_ref(&subject), 1).await?;
+    let first = first.first().ok_or("no output")?;
+    let last = bus.last(&stream, &subject).await?.ok_or("no output")?;
+    let seconds = last.time.since(first.time).as_secs_f64();
+    if seconds <= 0.0 { Err("too few messages to measure".into()) } else { Ok(count as f64 / seconds) }
 }
 
 /// The entrance alone, then through a flow to a receiver.
@@ -167,6 +169,15 @@ pub fn http(options: &Options, figures: &mut Figures) -> Result<(), Failure> {
     figures.insert("rss_http_mb", process.memory_mb("VmHWM")?);
     process.stop()?;
 
+    end_to_end(options, figures, &[])
+}
+
+/// From the entrance through a flow to a receiver, with these settings of the process.
+pub fn end_to_end(
+    options: &Options,
+    figures: &mut Figures,
+    environment: &[(&'static str, String)],
+) -> Result<(), Failure> {
     let ages = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&ages);
     let receiver = Receiver::start(None, move |delivery| {
@@ -184,6 +195,7 @@ spec:
         receiver.address
     );
     let mut process = Process::new(&format!("{INSTANT}{}{sink}", flow(&program(MAPPING))))?;
+    environment.iter().for_each(|(name, value)| process.environment(name, value));
     process.start(&options.binary)?;
     let sent = number(&load(options, &process, 16, options.seconds)?, "ok")? as u64;
     process.wait_for("sink/receiver", "emitted", sent)?;

@@ -134,6 +134,17 @@ pub struct Batch {
     pub expected: Vec<Expected>,
 }
 
+/// Which acknowledgements of a settlement the bus has to confirm one by one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Confirm {
+    /// Each: for work whose repetition shows outside.
+    #[default]
+    Each,
+    /// The last for those before it, which travel the same way. Where the bus itself changes hands on that way one of them may get
+    /// lost; its message is then handed out again. For work whose outputs carry transport ids.
+    Last,
+}
+
 /// What ends work on deliveries: outputs and marks first, then the acknowledgements.
 ///
 /// An adapter whose [`Bus::settles_atomically`] does all of it in one commit or none. Another one stores every
@@ -143,6 +154,7 @@ pub struct Settlement {
     pub batches: Vec<Batch>,
     pub writes: Vec<Write>,
     pub acknowledged: Vec<(Durable, u64)>,
+    pub confirm: Confirm,
 }
 
 pub type Answer<T> = BoxFuture<'static, Result<T, Error>>;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::flow_worker::FlowUnit;
 use super::parts::{Placed, UnitParts};
 use crate::flow::message::Outgoing;
-use crate::ports::bus::{Batch, Delivery, Durable, Settlement};
+use crate::ports::bus::{Batch, Confirm, Delivery, Durable, Settlement};
 use crate::ports::clock::SharedClock;
 use crate::ports::store::{Condition, Outcome, Store, Write};
 use crate::protocol::parts::Run;
@@ -86,7 +86,7 @@ impl Processed {
             .map(|(stream, messages)| Batch { stream: Arc::clone(stream), messages, expected: Vec::new() })
             .collect();
         let acknowledged = self.inputs().map(|input| (task.durable.clone(), input)).collect();
-        Settlement { batches, writes: Vec::new(), acknowledged }
+        Settlement { batches, writes: Vec::new(), acknowledged, confirm: Confirm::Last }
     }
 
     pub fn count(&self, unit: &status::Unit, context: &Context) {

@@ -125,6 +125,7 @@ crate::contract_cases! { super::EmbeddedFixture::new();
     }
     settle {
         outputs_and_acknowledgements_go_together,
+        the_last_acknowledgement_confirms_those_before_it,
         a_failing_condition_leaves_inputs_unacknowledged_and_outputs_absent,
         a_failing_store_write_refuses_the_whole_settlement,
         store_writes_go_with_the_settlement,

@@ -19,8 +19,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use vejas::flow::message::{Headers, Outgoing};
 use vejas::ports::bus::{
-    BATCH_MESSAGES_MAX, Batch, Bus, Delivery, Durable, DurableConfig, Error, Expected, PubAck, Settlement, Start,
-    StreamConfig,
+    BATCH_MESSAGES_MAX, Batch, Bus, Confirm, Delivery, Durable, DurableConfig, Error, Expected, PubAck, Settlement,
+    Start, StreamConfig,
 };
 use vejas::ports::store::Store;
 

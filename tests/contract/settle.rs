@@ -31,7 +31,7 @@ fn both(durable: &Durable) -> Vec<(Durable, u64)> {
 pub async fn outputs_and_acknowledgements_go_together<F: Fixture>(fixture: &mut F) {
     let durable = two_out(fixture).await;
     let batches = vec![outputs("a.out", &["1", "2", "3"]), outputs("b.out", &["4"])];
-    let settlement = Settlement { batches, writes: Vec::new(), acknowledged: both(&durable) };
+    let settlement = Settlement { batches, acknowledged: both(&durable), ..Settlement::default() };
     let acks = fixture.bus().settle(settlement).await.unwrap();
     assert_eq!(sequences_of(&acks), [3, 4, 5, 6]);
     fixture.reopen().await;
@@ -40,13 +40,27 @@ pub async fn outputs_and_acknowledgements_go_together<F: Fixture>(fixture: &mut 
     assert_eq!(fixture.bus().read(STREAM, 3, &["b.*".into()], 10).await.unwrap()[0].payload, "4");
 }
 
+pub async fn the_last_acknowledgement_confirms_those_before_it<F: Fixture>(fixture: &mut F) {
+    make_stream(fixture).await;
+    let durable = make_durable(fixture, &["a.x"]).await;
+    publish_many(fixture, "a.x", 50).await;
+    pull_exactly(fixture, &durable, 50).await;
+    let acknowledged = (1..=50).map(|sequence| (durable.clone(), sequence)).collect();
+    let settlement = Settlement { acknowledged, confirm: Confirm::Last, ..Settlement::default() };
+    fixture.bus().settle(settlement).await.unwrap();
+    let info = fixture.bus().durable(&durable).await.unwrap();
+    assert_eq!((info.in_flight, info.redelivering, info.ack_floor), (0, 0, 50));
+    fixture.advance(F::ACK_WAIT * 2).await;
+    nothing_comes(fixture, &durable).await;
+}
+
 pub async fn a_failing_condition_leaves_inputs_unacknowledged_and_outputs_absent<F: Fixture>(fixture: &mut F) {
     let durable = two_out(fixture).await;
     let mut second = outputs("b.out", &["4"]);
     second.expected.push(expected("b.out", 9));
     let batches = vec![outputs("a.out", &["3"]), second];
     let writes = vec![mark("k", Condition::Absent)];
-    let settlement = Settlement { batches, writes, acknowledged: both(&durable) };
+    let settlement = Settlement { batches, writes, acknowledged: both(&durable), ..Settlement::default() };
     let error = refused(fixture.bus().settle(settlement).await);
     assert!(matches!(error, Error::WrongLast { actual: 0, expected: 9, .. }), "{error}");
     if fixture.bus().settles_atomically() {
@@ -60,7 +74,8 @@ pub async fn a_failing_condition_leaves_inputs_unacknowledged_and_outputs_absent
 pub async fn a_failing_store_write_refuses_the_whole_settlement<F: Fixture>(fixture: &mut F) {
     let durable = two_out(fixture).await;
     let writes = vec![mark("new", Condition::Absent), mark("k", Condition::Revision(77))];
-    let settlement = Settlement { batches: vec![outputs("a.out", &["3"])], writes, acknowledged: both(&durable) };
+    let batches = vec![outputs("a.out", &["3"])];
+    let settlement = Settlement { batches, writes, acknowledged: both(&durable), ..Settlement::default() };
     match refused(fixture.bus().settle(settlement).await) {
         Error::WrongRevision { bucket, key } => assert_eq!((bucket.as_str(), key.as_str()), ("B", "k")),
         other => panic!("{other}"),
@@ -76,7 +91,7 @@ pub async fn a_failing_store_write_refuses_the_whole_settlement<F: Fixture>(fixt
 pub async fn store_writes_go_with_the_settlement<F: Fixture>(fixture: &mut F) {
     let durable = two_out(fixture).await;
     let writes = vec![mark("one", Condition::Absent), mark("two", Condition::Absent)];
-    let settlement = Settlement { batches: Vec::new(), writes, acknowledged: both(&durable) };
+    let settlement = Settlement { writes, acknowledged: both(&durable), ..Settlement::default() };
     fixture.bus().settle(settlement).await.unwrap();
     fixture.reopen().await;
     let entries = fixture.store().list("B", "", None, 10).await.unwrap();

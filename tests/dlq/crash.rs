@@ -38,7 +38,7 @@ async fn die_after_storing(bus: Arc<Embedded>, stream: String, successor: Outgoi
         ttl: None,
     };
     let batch = Batch { stream: stream.into(), messages: vec![successor], expected: Vec::new() };
-    let settlement = Settlement { batches: vec![batch], writes: vec![mark], acknowledged: Vec::new() };
+    let settlement = Settlement { batches: vec![batch], writes: vec![mark], ..Settlement::default() };
     bus.settle(settlement).await.unwrap();
     bus.close();
 }
@@ -94,7 +94,7 @@ async fn a_late_client_cannot_replay_what_is_gone_even_when_the_bus_forgot_the_t
         ttl: None,
     };
     let batch = Batch { stream: names.messages().into(), messages: vec![replay], expected: Vec::new() };
-    let late = Settlement { batches: vec![batch], writes: vec![mark], acknowledged: Vec::new() };
+    let late = Settlement { batches: vec![batch], writes: vec![mark], ..Settlement::default() };
     assert!(bus.settle(late).await.is_err());
     assert_eq!(bus.stream(&names.messages()).await.unwrap().last, 1);
 }

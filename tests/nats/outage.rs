@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures_util::StreamExt;
 use vejas::bus::nats::{Nats, State};
-use vejas::ports::bus::{Bus, Error, Settlement};
+use vejas::ports::bus::{Batch, Bus, Confirm, DurableConfig, Error, Settlement};
 use vejas::ports::store::{Change, Condition, Store, Write};
 
 use crate::server::{self, Server};
@@ -180,5 +180,80 @@ async fn what_was_acknowledged_is_there_after_a_kill_in_the_middle() {
             Ok(ack) => assert_eq!(at(ack.sequence), Some(n.to_string().as_bytes())),
             Err(error) => assert!(matches!(error, Error::Unavailable(_)), "{error:?}"),
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_above_the_servers_limit_is_refused_and_the_connection_stays() {
+    const SERVER_MAX: usize = 16 * 1024;
+    let server = Server::with(&format!("max_payload: {SERVER_MAX}"));
+    let nats = server::connect(&server).await;
+    nats.ensure_stream(stream_config()).await.unwrap();
+    nats.ensure_bucket("B", None).await.unwrap();
+    let before = nats.state().borrow().clone();
+    let large = "x".repeat(SERVER_MAX);
+    let is_refused = |error: Error| {
+        assert!(matches!(error, Error::TooLarge { bytes_max, .. } if bytes_max <= SERVER_MAX), "{error:?}");
+    };
+    is_refused(nats.publish(&"S".into(), message("a.x", &large), None).await.unwrap_err());
+    let batch = |messages| Batch { stream: "S".into(), messages, expected: Vec::new() };
+    let two = || vec![message("a.x", "1"), message("a.x", &large)];
+    is_refused(nats.publish_batch(batch(two())).await.unwrap_err());
+    is_refused(nats.settle(Settlement { batches: vec![batch(two())], ..Settlement::default() }).await.unwrap_err());
+    let write = Write { value: Some(large.clone().into()), ..entry("k") };
+    is_refused(nats.write(vec![write]).await.unwrap_err());
+    assert_eq!(nats.stream("S").await.unwrap().last, 0, "nothing of it is stored");
+    nats.publish(&"S".into(), message("a.x", &large[..SERVER_MAX / 2]), None).await.unwrap();
+    assert_eq!(*nats.state().borrow(), before);
+}
+
+/// Reads ahead of a backlog, loses the server in the middle of it, and looks what is left on the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_ahead_leaves_nothing_behind_on_the_server() {
+    let mut server = Server::start();
+    let nats = server::connect(&server).await;
+    let bus: Arc<dyn Bus> = nats.clone();
+    bus.ensure_stream(stream_config()).await.unwrap();
+    let config = DurableConfig { in_flight_max: 1000, ..durable_config() };
+    let durable = bus.ensure_durable("S", config).await.unwrap();
+    let baseline = server.held();
+    for first in [0, 1000] {
+        let messages = (first..first + 1000).map(|n| message("a.x", &n.to_string())).collect();
+        bus.publish_batch(Batch { stream: "S".into(), messages, expected: Vec::new() }).await.unwrap();
+    }
+    let mut got = std::collections::BTreeSet::new();
+    let mut broken = false;
+    let deadline = Instant::now() + 3 * SOON;
+    while got.len() < 2000 {
+        assert!(Instant::now() < deadline, "{} of 2000", got.len());
+        // Unavailable while the server is away.
+        let Ok(deliveries) = bus.pull(&durable, 100, usize::MAX, SOON).await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let acknowledged = deliveries.iter().map(|delivery| (durable.clone(), delivery.message.sequence)).collect();
+        let settlement = Settlement { acknowledged, confirm: Confirm::Last, ..Settlement::default() };
+        if bus.settle(settlement).await.is_ok() {
+            got.extend(deliveries.iter().map(|delivery| delivery.message.sequence));
+        }
+        if got.len() >= 500 && !broken {
+            broken = true;
+            server.kill();
+            server.restart();
+        }
+    }
+    let deadline = Instant::now() + SOON;
+    loop {
+        // A server that is killed may forget acknowledgements; what comes again for that is not what this is about.
+        for delivery in bus.pull(&durable, 100, usize::MAX, Duration::from_millis(100)).await.unwrap() {
+            let acknowledged = vec![(durable.clone(), delivery.message.sequence)];
+            bus.settle(Settlement { acknowledged, ..Settlement::default() }).await.unwrap();
+        }
+        let info = bus.durable(&durable).await.unwrap();
+        if (info.in_flight, info.pending) == (0, 0) && server.held() == baseline {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{info:?}, {:?} instead of {baseline:?}", server.held());
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -205,7 +205,9 @@ async fn a_crash_loses_nothing_that_was_acknowledged() {
         ttl: None,
     };
     let acknowledged = (1..=taken).filter(|sequence| sequence % 2 == 0).map(|s| (durable.clone(), s)).collect();
-    bus.settle(Settlement { batches: vec![output], writes: vec![write], acknowledged }).await.unwrap();
+    bus.settle(Settlement { batches: vec![output], writes: vec![write], acknowledged, ..Settlement::default() })
+        .await
+        .unwrap();
 
     let left = crash(dir.path());
     let after = open_at(left.path(), &clock);

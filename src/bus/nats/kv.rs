@@ -29,6 +29,8 @@ use crate::ports::store::{BucketInfo, Condition, Entry, Outcome, VALUE_BYTES_MAX
 
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 1024;
+/// Room for the headers of a write.
+const HEADERS_BYTES_MAX: usize = 512;
 /// Bytes one bucket may hold.
 const BUCKET_BYTES_MAX: u64 = 1 << 30;
 /// How long the marker of a deleted key is kept. Nothing depends on it but watchers that are behind, and those list again.
@@ -153,10 +155,10 @@ impl Shared {
 
     /// Sends the first try of every write, at the time of the call; of several to one key only the first.
     pub(super) fn first_tries(&self, writes: &[Write]) -> Vec<Option<Answer>> {
-        if writes.iter().any(|write| check(write).is_err()) {
+        let Ok(link) = self.connection.link() else { return Vec::new() };
+        if writes.iter().any(|write| check(write, &link).is_err()) {
             return Vec::new();
         }
-        let Ok(link) = self.connection.link() else { return Vec::new() };
         let mut seen = HashSet::new();
         let mut tries = Vec::with_capacity(writes.len());
         for write in writes {
@@ -189,10 +191,8 @@ impl Shared {
     }
 
     pub(super) async fn outcomes(&self, writes: Vec<Write>, tries: Vec<Option<Answer>>) -> Result<Vec<Outcome>, Error> {
-        for write in &writes {
-            check(write)?;
-        }
-        self.connection.link()?;
+        let link = self.connection.link()?;
+        writes.iter().try_for_each(|write| check(write, &link))?;
         let mut tries = tries.into_iter();
         let mut outcomes = Vec::with_capacity(writes.len());
         for write in &writes {
@@ -283,14 +283,16 @@ pub(super) fn no_bucket(error: Error, bucket: &str) -> Error {
 }
 
 /// What makes a write invalid whatever is there.
-fn check(write: &Write) -> Result<(), Error> {
+fn check(write: &Write, link: &Link) -> Result<(), Error> {
     token(&write.bucket)?;
     if write.key.is_empty() {
         let (what, wanted) = ("a key".to_owned(), "at least one character".to_owned());
         return Err(Error::Mismatch { what, found: "empty".to_owned(), wanted });
     }
     let value_bytes = write.value.as_ref().map_or(0, bytes::Bytes::len);
-    for (bytes, bytes_max) in [(write.key.len(), KEY_BYTES_MAX), (value_bytes, VALUE_BYTES_MAX)] {
+    // A server ends the connection of a client that sends more than it takes.
+    let value_bytes_max = VALUE_BYTES_MAX.min(link.server.payload_bytes_max.saturating_sub(HEADERS_BYTES_MAX));
+    for (bytes, bytes_max) in [(write.key.len(), KEY_BYTES_MAX), (value_bytes, value_bytes_max)] {
         if bytes > bytes_max {
             return Err(Error::TooLarge { bytes, bytes_max });
         }

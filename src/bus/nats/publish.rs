@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use async_nats::{HeaderMap, Message, Subject};
 
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::Shared;
-use super::api::{self, Fail};
+use super::api::{self, Fail, Refusal};
 use super::header;
 use super::link::{Lane, Link};
 use super::stream::Known;
@@ -77,32 +78,30 @@ impl From<Error> for NotSent {
 }
 
 impl Shared {
-    /// Sends one message, at the time of the call.
-    pub(super) fn send_single(
+    /// Sends one message that was checked, at the time of the call.
+    fn send_checked(
         self: &Arc<Self>,
-        stream: &str,
+        link: &Arc<Link>,
+        known: &Arc<Known>,
         message: Outgoing,
         expected: Option<Expected>,
+        headers: HeaderMap,
         settlement: bool,
     ) -> Result<Single, NotSent> {
-        let link = self.connection.link()?;
-        let known = self.streams.find(stream).ok_or(NotSent::Stranger)?;
-        check(&link, &known, &message, expected.as_ref())?;
+        let (link, known) = (Arc::clone(link), Arc::clone(known));
         if !self.admits(&known, message.size_bytes(), settlement) {
             return Err(NotSent::Full(known, message.size_bytes()));
         }
-        let sent = self.put_on_wire(&link, &known, &message, expected.as_ref())?;
+        let sent = self.put_on_wire(&link, &message, headers)?;
         Ok(Single { known, message, expected, link, sent })
     }
 
     fn put_on_wire(
         &self,
         link: &Link,
-        known: &Known,
         message: &Outgoing,
-        expected: Option<&Expected>,
+        headers: HeaderMap,
     ) -> Result<oneshot::Receiver<Message>, Error> {
-        let headers = headers(known, message, expected)?;
         let subject = Subject::from(message.subject.as_str());
         let sent =
             link.request(Lane::Ordered, subject, Some(headers), message.payload.clone(), self.connection.timeout());
@@ -115,16 +114,16 @@ impl Shared {
         let mut waits = BUSY_WAITS.iter();
         loop {
             let answer = match api::answer(&link, sent).await {
-                Ok(message) => api::parse(&message),
+                Ok(message) => pub_ack(&message.payload),
                 Err(fail) => Err(fail),
             };
             match answer {
-                Ok(ack) => return Ok(pub_ack(&ack)),
+                Ok(ack) => return Ok(ack),
                 Err(fail) if is_busy(&fail) => {
                     let Some(wait) = waits.next() else { return Err(fail.error(&known.config.name)) };
                     tokio::time::sleep(*wait).await;
                     link = self.connection.link()?;
-                    sent = self.put_on_wire(&link, &known, &message, expected.as_ref())?;
+                    sent = self.put_on_wire(&link, &message, headers(&known, &message, expected.as_ref())?)?;
                 }
                 Err(fail) => {
                     return Err(self.store_failed(&known, fail, expected.as_slice(), message.size_bytes()).await);
@@ -173,13 +172,13 @@ impl Shared {
         // All are judged before the first is sent.
         let link = self.connection.link()?;
         let known = self.streams.find(&batch.stream).ok_or(NotSent::Stranger)?;
-        for message in &batch.messages {
-            check(&link, &known, message, batch.expected.first())?;
-        }
-        let send = |message: &Outgoing| {
-            self.send_single(&batch.stream, message.clone(), batch.expected.first().cloned(), settlement)
+        let checked = batch.messages.iter().map(|message| check(&link, &known, message, batch.expected.first()));
+        let checked = checked.collect::<Result<Vec<HeaderMap>, _>>()?;
+        let send = |(message, headers): (&Outgoing, HeaderMap)| {
+            let expected = batch.expected.first().cloned();
+            self.send_checked(&link, &known, message.clone(), expected, headers, settlement)
         };
-        batch.messages.iter().map(send).collect::<Result<_, _>>().map(Sent::Singles)
+        batch.messages.iter().zip(checked).map(send).collect::<Result<_, _>>().map(Sent::Singles)
     }
 
     fn send_atomic(
@@ -321,8 +320,22 @@ async fn commit_answer(
     }
 }
 
-fn pub_ack(ack: &Value) -> PubAck {
-    PubAck { sequence: ack["seq"].as_u64().unwrap_or(0), duplicate: ack["duplicate"].as_bool().unwrap_or(false) }
+/// One for every message stored: read without a tree of values.
+fn pub_ack(answer: &[u8]) -> Result<PubAck, Fail> {
+    #[derive(Deserialize)]
+    struct Ack {
+        #[serde(default)]
+        seq: u64,
+        #[serde(default)]
+        duplicate: bool,
+        error: Option<Refusal>,
+    }
+    let ack: Ack = serde_json::from_slice(answer)
+        .map_err(|error| Fail::Unknown(format!("an answer that cannot be read: {error}")))?;
+    match ack.error {
+        None => Ok(PubAck { sequence: ack.seq, duplicate: ack.duplicate }),
+        Some(refusal) => Err(Fail::Refused(refusal)),
+    }
 }
 
 /// The server names the last sequence; a batch is stored without gaps.
@@ -336,8 +349,8 @@ fn unfit_batch(found: &str, wanted: &str) -> Error {
     Error::Mismatch { what: "a batch".to_owned(), found: found.to_owned(), wanted: wanted.to_owned() }
 }
 
-/// What can be judged without asking.
-fn check(link: &Link, known: &Known, message: &Outgoing, expected: Option<&Expected>) -> Result<(), Error> {
+/// What can be judged without asking. Answers the headers as they are sent.
+fn check(link: &Link, known: &Known, message: &Outgoing, expected: Option<&Expected>) -> Result<HeaderMap, Error> {
     for subject in [Some(&message.subject), expected.map(|expected| &expected.subject)].into_iter().flatten() {
         // The server takes a condition on a subject of another stream, and it always holds for sequence 0.
         if !known.stores(subject) {
@@ -345,12 +358,13 @@ fn check(link: &Link, known: &Known, message: &Outgoing, expected: Option<&Expec
         }
     }
     let bytes = message.size_bytes();
-    let on_wire = header::size_bytes(&headers(known, message, expected)?) + message.payload.len() + BATCH_HEADERS_BYTES;
+    let headers = headers(known, message, expected)?;
+    let on_wire = header::size_bytes(&headers) + message.payload.len() + BATCH_HEADERS_BYTES;
     let payload_max = link.server.payload_bytes_max;
     if bytes > known.config.message_bytes_max || on_wire > payload_max {
         return Err(Error::TooLarge { bytes, bytes_max: known.config.message_bytes_max.min(payload_max) });
     }
-    Ok(())
+    Ok(headers)
 }
 
 /// Room for the headers that make a message part of a batch.

@@ -2,14 +2,14 @@
 //!
 //! A pull asks for what is there, or else for the first message that comes. The server may go on filling a request after we
 //! have handed out its first messages, when its in-flight limit made it stop; such a request is kept and asked first by the
-//! next pull, so that no delivery is dropped. What comes for a pull that was given up is handed back at once.
+//! next pull, so that no delivery is dropped. A request that was filled is followed at once by the next, in the same
+//! conversation, so that a backlog comes without a pause. What comes for a pull that was given up is handed back at once.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Message, Subject};
 use bytes::Bytes;
-use futures_util::future::join_all;
 use serde_json::json;
 
 use super::Shared;
@@ -19,7 +19,7 @@ use super::header;
 use super::link::{Conversation, Lane};
 use super::stream::token;
 use crate::flow::message::Stored;
-use crate::ports::bus::{Delivery, Durable, Error, PULL_MESSAGES_MAX};
+use crate::ports::bus::{Confirm, Delivery, Durable, Error, PULL_MESSAGES_MAX};
 use crate::time::Timestamp;
 
 /// Between two requests when the first was refused for a passing reason.
@@ -30,6 +30,8 @@ const REST_WAIT: Duration = Duration::from_millis(10);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Answers to deliveries in flight for one call.
 const ANSWERS_IN_FLIGHT_MAX: usize = 4096;
+/// A pull that brought so many was one of a backlog: the next request goes out at once.
+const READ_AHEAD_MIN: usize = 64;
 /// Requests that stay open for one durable.
 const OPEN_MAX: usize = 16;
 
@@ -58,29 +60,48 @@ impl Shared {
         wait: Duration,
     ) -> Result<Vec<Delivery>, Error> {
         let local = self.local(&durable).await?;
+        let given_up = GivenUp(Some(&local));
+        let pulled = self.pull_from(&local, messages_max, bytes_max, wait).await;
+        given_up.was_not();
+        pulled
+    }
+
+    async fn pull_from(
+        &self,
+        local: &Arc<Local>,
+        messages_max: usize,
+        bytes_max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, Error> {
         let messages_max = messages_max.clamp(1, PULL_MESSAGES_MAX);
         let until = self.now() + wait;
         let mut request = Request { max: messages_max, bytes_max: Some(bytes_max) };
         loop {
-            let kept = self.kept(&local);
+            let kept = self.kept(local);
             let adopted = kept.is_some();
             let mut open = match kept {
                 Some(open) => open,
-                None => self.request(&local, &request, until.saturating_sub(self.now())).await?,
+                None => self.request(local, &request, until.saturating_sub(self.now())).await?,
             };
-            let mut taken = Taken { local: &local, deliveries: Vec::new() };
+            let mut taken = Taken { local, deliveries: Vec::new() };
             let said = self.collect(&mut open, &mut taken, messages_max, until).await;
             if !taken.deliveries.is_empty() {
+                let filled = matches!(said, Said::Done) && open.left == 0;
                 if matches!(said, Said::Enough | Said::Silent) {
-                    self.keep(&local, open);
+                    self.keep(local, open);
+                } else if filled && taken.deliveries.len() >= READ_AHEAD_MIN {
+                    // There is more, and it can come while these are worked on.
+                    self.ask_again(local, &mut open, &request, wait)?;
+                    self.keep(local, open);
+                    self.clear_later(local);
                 }
                 return Ok(taken.deliveries);
             }
             if matches!(said, Said::Silent) {
-                self.keep(&local, open);
+                self.keep(local, open);
             }
             match said {
-                Said::Gone => return Err(self.gone(&durable).await),
+                Said::Gone => return Err(self.gone(&local.name).await),
                 Said::TooLarge => request = Request { max: 1, bytes_max: None },
                 _ => {}
             }
@@ -97,11 +118,20 @@ impl Shared {
 
     /// A request of an earlier pull that may still be filled.
     fn kept(&self, local: &Local) -> Option<Open> {
-        let now = self.now();
-        let mut all = local.open.lock().unwrap_or_else(PoisonError::into_inner);
-        // What lies in an old one is about to be handed out again; given up, it is handed back.
-        all.retain(|open| open.conversation.link().lost_because().is_none() && now < open.kept_at + local.ack_wait / 2);
-        all.pop()
+        local.clear(self.now());
+        local.open.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Nobody may pull any more: what came for a read-ahead must not lie here until its ack wait is over.
+    fn clear_later(&self, local: &Arc<Local>) {
+        let (local, clock) = (Arc::downgrade(local), Arc::clone(&self.connection.options.clock));
+        tokio::spawn(async move {
+            let Some(wait) = local.upgrade().map(|local| local.ack_wait / 2) else { return };
+            tokio::time::sleep(wait).await;
+            if let Some(local) = local.upgrade() {
+                local.clear(clock.monotonic());
+            }
+        });
     }
 
     fn keep(&self, local: &Local, open: Open) {
@@ -116,6 +146,14 @@ impl Shared {
     async fn request(&self, local: &Local, request: &Request, wait: Duration) -> Result<Open, Error> {
         let link = self.connection.link()?;
         let conversation = link.converse().await.map_err(Error::Unavailable)?;
+        let now = self.now();
+        let mut open = Open { conversation, left: 0, until: now, kept_at: now };
+        self.ask_again(local, &mut open, request, wait)?;
+        Ok(open)
+    }
+
+    /// Sends another request in the conversation of one that is filled.
+    fn ask_again(&self, local: &Local, open: &mut Open, request: &Request, wait: Duration) -> Result<(), Error> {
         let wait = wait.max(Duration::from_millis(1));
         let mut body = json!({ "batch": request.max, "no_wait": true, "expires": nanos(wait) });
         if let Some(bytes) = request.bytes_max.filter(|bytes| *bytes < i32::MAX as usize) {
@@ -125,9 +163,10 @@ impl Shared {
             body["idle_heartbeat"] = json!(nanos(HEARTBEAT));
         }
         let call = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", token(&local.name.stream)?, token(&local.name.name)?);
-        link.ask(&conversation, Subject::from(call), Bytes::from(body.to_string()));
-        let now = self.now();
-        Ok(Open { conversation, left: request.max, until: now + wait, kept_at: now })
+        let link = Arc::clone(open.conversation.link());
+        link.ask(&open.conversation, Subject::from(call), Bytes::from(body.to_string()));
+        (open.left, open.until) = (request.max, self.now() + wait);
+        Ok(())
     }
 
     /// Takes what comes until the request is over, enough is there, or time is up.
@@ -168,31 +207,41 @@ impl Shared {
         }
     }
 
-    /// Acknowledges, and waits until the server confirms each. A sequence we hold no delivery of changes nothing.
-    pub(super) async fn acknowledge(&self, durable: &Durable, sequences: &[u64]) -> Result<(), Error> {
+    /// Acknowledges, and waits until the server has confirmed what is to be confirmed. A sequence we hold no delivery of changes
+    /// nothing.
+    pub(super) async fn acknowledge(
+        &self,
+        durable: &Durable,
+        sequences: &[u64],
+        confirm: Confirm,
+    ) -> Result<(), Error> {
         let local = self.local(durable).await?;
         for chunk in sequences.chunks(ANSWERS_IN_FLIGHT_MAX) {
             let link = self.connection.link()?;
-            let mut sent = Vec::with_capacity(chunk.len());
-            for sequence in chunk {
-                let Some(out) = local.out().get(sequence).cloned() else { continue };
-                let timeout = self.connection.timeout();
-                let payload = Bytes::from_static(b"+ACK");
-                let answer =
-                    link.request(Lane::Direct, out.reply, None, payload, timeout).map_err(Error::Unavailable)?;
-                sent.push((*sequence, answer));
+            let held: Vec<(u64, Subject)> = {
+                let out = local.out();
+                chunk.iter().filter_map(|one| out.get(one).map(|out| (*one, out.reply.clone()))).collect()
+            };
+            let confirmed_from = if confirm == Confirm::Each { 0 } else { held.len().saturating_sub(1) };
+            let mut sent = Vec::with_capacity(held.len() - confirmed_from);
+            for (at, (_, reply)) in held.iter().enumerate() {
+                let (reply, payload) = (reply.clone(), Bytes::from_static(b"+ACK"));
+                if at < confirmed_from {
+                    link.tell(Lane::Direct, reply, None, payload);
+                } else {
+                    let answer = link.request(Lane::Direct, reply, None, payload, self.connection.timeout());
+                    sent.push(answer.map_err(Error::Unavailable)?);
+                }
             }
-            let answers = sent.into_iter().map(|(sequence, answer)| {
-                let link = &link;
-                async move { (sequence, api::answer(link, answer).await) }
-            });
-            for (sequence, answer) in join_all(answers).await {
-                match answer {
-                    Ok(_) => drop(local.out().remove(&sequence)),
+            for (at, answer) in sent.into_iter().enumerate() {
+                match api::answer(&link, answer).await {
+                    Ok(_) => drop(local.out().remove(&held[confirmed_from + at].0)),
                     Err(Fail::NoResponders) => return Err(self.gone(durable).await),
                     Err(fail) => return Err(fail.error(&durable.stream)),
                 }
             }
+            let mut out = local.out();
+            held[..confirmed_from].iter().for_each(|(sequence, _)| drop(out.remove(sequence)));
         }
         Ok(())
     }
@@ -245,6 +294,32 @@ impl Shared {
             }
         }
         Ok(())
+    }
+}
+
+/// Whoever gives up a pull stops: what was read ahead is handed back, for others to take.
+struct GivenUp<'a>(Option<&'a Local>);
+
+impl GivenUp<'_> {
+    fn was_not(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(local) = self.0 {
+            local.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+}
+
+impl Local {
+    /// What lies in an old request is about to be handed out again; given up, it is handed back.
+    fn clear(&self, now: Duration) {
+        let is_young =
+            |open: &Open| open.conversation.link().lost_because().is_none() && now < open.kept_at + self.ack_wait / 2;
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(is_young);
     }
 }
 

@@ -4,8 +4,9 @@
 //! that came of it is stored. What fails in between is done again with the redelivery; outputs are then known by their
 //! transport ids, and a mark that says the same as before counts as won.
 //!
-//! Every acknowledgement is confirmed by the server. One that is lost on the way would cost a redelivery, for a sink a second
-//! delivery to the outside, and the confirmations travel pipelined.
+//! An acknowledgement that is lost on the way costs a redelivery: for a sink a second delivery to the outside, so the server
+//! confirms each; for a flow outputs that are known by their ids, so it confirms the last, which went behind the others on the
+//! same connection. Confirmations travel pipelined.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ impl Shared {
         settlement: Settlement,
         sent: Vec<Result<Sent, NotSent>>,
     ) -> Result<Vec<PubAck>, Error> {
-        let Settlement { batches, writes, acknowledged } = settlement;
+        let Settlement { batches, writes, acknowledged, confirm } = settlement;
         let mut acks = Vec::new();
         let stored = sent.into_iter().zip(&batches).map(|(sent, batch)| self.finish_batch(sent, batch, true));
         for stored in join_all(stored).await {
@@ -40,7 +41,7 @@ impl Shared {
             by_durable.entry(durable).or_default().push(sequence);
         }
         for (durable, sequences) in by_durable {
-            self.acknowledge(&durable, &sequences).await?;
+            self.acknowledge(&durable, &sequences, confirm).await?;
         }
         Ok(acks)
     }

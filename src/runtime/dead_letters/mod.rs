@@ -277,7 +277,7 @@ impl DeadLetters {
             ttl: None,
         };
         let batch = Batch { stream: Arc::clone(stream), messages: vec![successor], expected: Vec::new() };
-        let settlement = Settlement { batches: vec![batch], writes: vec![mark], acknowledged: Vec::new() };
+        let settlement = Settlement { batches: vec![batch], writes: vec![mark], ..Settlement::default() };
         let settled = self.bus.settle(settlement);
         async move {
             match settled.await {

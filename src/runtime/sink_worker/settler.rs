@@ -68,7 +68,7 @@ impl Settler {
         let batch = Batch { stream: Arc::clone(stream), messages, expected: Vec::new() };
         let batches = if batch.messages.is_empty() { Vec::new() } else { vec![batch] };
         let acknowledged = self.sent.iter().map(|item| (durable.clone(), item.sequence)).collect();
-        self.call = Some(bus.settle(Settlement { batches, writes: Vec::new(), acknowledged }));
+        self.call = Some(bus.settle(Settlement { batches, acknowledged, ..Settlement::default() }));
     }
 
     /// Waits for the settlement on its way; for ever when there is none. May be dropped and called again.
