@@ -181,6 +181,7 @@ fn config(args: Args) -> Result<Config, String> {
         read_token: args.read_token.filter(|token| !token.is_empty()),
         secrets_dir: args.secrets_dir,
         messages_bytes_max: args.max_bytes,
+        bus_message_bytes_max: usize::MAX,
         dead_letters_bytes_max: args.dlq_max_bytes,
         retention: args.retention,
         drain: args.drain,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::config::{BusConfig, Config};
+use super::config::{BusConfig, Config, DEAD_LETTER_HEADROOM_BYTES};
 use super::start::Error;
 use crate::bus::embedded::{self, Embedded};
 use crate::bus::nats::{self, ConnectError, Nats};
@@ -16,6 +16,11 @@ use crate::ports::store::Store;
 
 /// Between tries to reach the server at the start.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// Room below a server's limit for the headers that the adapter adds.
+const TRANSPORT_HEADROOM_BYTES: usize = 16 << 10;
+/// For a server that was lost before it was asked: every server takes this by default.
+const MESSAGE_BYTES_UNKNOWN: usize = 900 << 10;
 
 #[derive(Debug)]
 enum Kind {
@@ -70,6 +75,19 @@ impl Backing {
         match &self.kind {
             Kind::Embedded(_) => None,
             Kind::Nats(bus) => Some(bus.state()),
+        }
+    }
+
+    /// Largest message that may be stored, in bytes; what the bus takes beyond it is for headers that are added on the way.
+    pub fn message_bytes_max(&self) -> usize {
+        match &self.kind {
+            Kind::Embedded(_) => usize::MAX,
+            Kind::Nats(bus) => match &*bus.state().borrow() {
+                nats::State::Connected { server, .. } => {
+                    server.payload_bytes_max.saturating_sub(DEAD_LETTER_HEADROOM_BYTES + TRANSPORT_HEADROOM_BYTES)
+                }
+                nats::State::Lost { .. } => MESSAGE_BYTES_UNKNOWN,
+            },
         }
     }
 

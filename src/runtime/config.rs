@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub use crate::flow::message::MESSAGE_BYTES_MAX;
 
-use super::ownership;
+use super::{ownership, streams};
 use super::settings::Environment;
 use super::sink_worker::Jitter;
 pub use crate::bus::nats::{Credentials, Tls};
@@ -73,6 +73,8 @@ pub struct Config {
     pub secrets_dir: Option<PathBuf>,
     /// Byte limit of the message stream.
     pub messages_bytes_max: u64,
+    /// Largest message that the bus takes, known once it is open.
+    pub bus_message_bytes_max: usize,
     /// Byte limit of the dead-letter stream.
     pub dead_letters_bytes_max: u64,
     /// How long acknowledged messages are kept, for replays.
@@ -92,6 +94,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// Largest message, in bytes: what the stream and the bus take, with room for the headers of a dead letter.
+    pub fn message_bytes_max(&self) -> usize {
+        streams::message_bytes_max(self.messages_bytes_max).min(self.bus_message_bytes_max)
+    }
+
     /// What relative paths in settings (`${file:…}`, `ca`) start from: the folder of the manifests.
     pub fn settings_base(&self) -> PathBuf {
         if self.manifests.is_dir() {

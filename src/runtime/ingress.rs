@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::config::{Config, DEAD_LETTER_HEADROOM_BYTES};
 use super::load::LoadedUnit;
 use super::settings::{Settings, Unresolved};
-use super::streams;
 use super::units::Error;
 use crate::connectors::http::auth::{self, Auth};
 use crate::connectors::http::source::{Entrance, Route, Waits};
@@ -39,7 +38,7 @@ pub(super) fn route(
         auth,
         body_bytes_max: usize::try_from(entrance.max_body_bytes.0)
             .unwrap_or(usize::MAX)
-            .min(streams::message_bytes_max(config.messages_bytes_max).saturating_sub(HEADERS_BYTES)),
+            .min(config.message_bytes_max().saturating_sub(HEADERS_BYTES)),
     })
 }
 

@@ -23,7 +23,7 @@ use super::ownership::Owned;
 use super::parts::{self, Granting, UnitParts};
 use super::settings::Settings;
 use super::versions::Versions;
-use super::{flow_worker, sink_units, sink_worker, streams};
+use super::{flow_worker, sink_units, sink_worker};
 use crate::flow::backoff::Backoff;
 use crate::id::UnitId;
 use crate::manifest::Spec;
@@ -382,7 +382,7 @@ impl Keeper {
                     parts: Arc::clone(parts),
                     number,
                     versions: versions.clone(),
-                    message_bytes_max: streams::message_bytes_max(config.messages_bytes_max),
+                    message_bytes_max: config.message_bytes_max(),
                     unit,
                 };
                 numbers(parts, &unit).map(|one| Ready::Flow(Box::new(flow(one)))).collect()

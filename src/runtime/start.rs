@@ -125,6 +125,8 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let mut reloads = config.look_period.map(|period| Reloads::new(&config, period, &loaded));
     let backing = Backing::open(&config, &clock).await?;
     let (bus, store, peers) = (Arc::clone(&backing.bus), Arc::clone(&backing.store), Arc::clone(&backing.peers));
+    // From here on everybody reads what this bus takes.
+    let config = Arc::new(Config { bus_message_bytes_max: backing.message_bytes_max(), ..(*config).clone() });
     streams::ensure(&*bus, &*store, &config).await?;
 
     let (entrances, workers, ended) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());

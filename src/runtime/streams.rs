@@ -8,12 +8,14 @@ use crate::ports::store::Store;
 /// Makes or checks everything units need before they start.
 pub async fn ensure(bus: &dyn Bus, store: &dyn Store, config: &Config) -> Result<(), Error> {
     let names = &config.names;
-    ensure_messages(bus, names, config.messages_bytes_max).await?;
+    let message_bytes_max = config.message_bytes_max();
+    let messages = messages(names, config.messages_bytes_max);
+    bus.ensure_stream(StreamConfig { message_bytes_max, ..messages }).await?;
     bus.ensure_stream(StreamConfig {
         name: names.dead_letters(),
         subjects: names.dead_letter_subjects(),
         bytes_max: config.dead_letters_bytes_max,
-        message_bytes_max: MESSAGE_BYTES_MAX + DEAD_LETTER_HEADROOM_BYTES,
+        message_bytes_max: MESSAGE_BYTES_MAX.min(config.bus_message_bytes_max) + DEAD_LETTER_HEADROOM_BYTES,
         duplicate_window: DUPLICATE_WINDOW,
     })
     .await?;
@@ -32,12 +34,15 @@ pub fn message_bytes_max(bytes_max: u64) -> usize {
 
 /// The stream of messages on their way.
 pub async fn ensure_messages(bus: &dyn Bus, names: &Names, bytes_max: u64) -> Result<StreamInfo, Error> {
-    bus.ensure_stream(StreamConfig {
+    bus.ensure_stream(messages(names, bytes_max)).await
+}
+
+fn messages(names: &Names, bytes_max: u64) -> StreamConfig {
+    StreamConfig {
         name: names.messages(),
         subjects: names.message_subjects(),
         bytes_max,
         message_bytes_max: message_bytes_max(bytes_max),
         duplicate_window: DUPLICATE_WINDOW,
-    })
-    .await
+    }
 }

@@ -59,6 +59,7 @@ fn config(folder: &Path, limits: Limits) -> Config {
         secrets_dir: None,
         messages_bytes_max: limits.messages_bytes_max,
         bus: BusConfig::Embedded,
+        bus_message_bytes_max: usize::MAX,
         ownership: ownership::Settings::alone(),
         dead_letters_bytes_max: limits.dead_letters_bytes_max,
         retention: Duration::from_secs(3600),
