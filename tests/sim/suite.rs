@@ -1,0 +1,123 @@
+//! The seeds of the suite, and the wrong rules that they catch.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::faults::{ALL, FAULTS};
+use crate::protocol::mutant::Mutant;
+use crate::protocol::predicates::Broken;
+use crate::world::{Log, Report, World};
+
+const SEEDS: u64 = 2_000;
+const SEEDS_FULL: u64 = 20_000;
+/// Seeds that once found something. They run first.
+const FOUND: &str = include_str!("seeds.txt");
+/// Seeds after which a wrong rule should have been caught.
+const SEEDS_OF_MUTANTS: u64 = 600;
+
+fn found() -> Vec<u64> {
+    let lines = FOUND.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    lines.map(|line| line.split_whitespace().next().unwrap().parse().expect("a seed")).collect()
+}
+
+/// A panic of the node is a broken invariant as well.
+fn run(seed: u64, mutant: Option<Mutant>, log: Log) -> Report {
+    let run = AssertUnwindSafe(|| World::new(seed, mutant, log).run());
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        let broken = Some(Broken { id: "panic", what });
+        Report { broken, seen: [0; FAULTS], steps: 0, moves: 0, owned_ms: 0, settled_ms: 0, hash: 0 }
+    })
+}
+
+/// Runs seeds on all processors. Each run has one thread.
+fn run_all(seeds: &[u64], each: impl Fn(u64, Report) + Sync) {
+    let next = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    each(*seed, run(*seed, None, Log::Off));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn every_seed_is_safe_and_heals() {
+    if let Ok(seed) = std::env::var("VEJAS_SIM_SEED") {
+        let report = run(seed.parse().expect("VEJAS_SIM_SEED is a number"), None, Log::Print);
+        println!("{report:#?}");
+        assert!(report.broken.is_none(), "seed {seed} breaks {:?}", report.broken);
+        return;
+    }
+    let count = if std::env::var_os("VEJAS_TEST_FULL").is_some() { SEEDS_FULL } else { SEEDS };
+    let seeds: Vec<u64> = found().into_iter().chain(0..count).collect();
+    let total = std::sync::Mutex::new((vec![], [0u64; FAULTS], [0u64; 4]));
+    run_all(&seeds, |seed, report| {
+        let mut total = total.lock().unwrap();
+        let (failed, seen, sums) = &mut *total;
+        if let Some(broken) = report.broken {
+            failed.push((seed, broken));
+        }
+        seen.iter_mut().zip(report.seen).for_each(|(sum, n)| *sum += n);
+        sums[0] += report.steps;
+        sums[1] += report.moves;
+        sums[2] = sums[2].max(report.owned_ms);
+        sums[3] = sums[3].max(report.settled_ms);
+    });
+    let (mut failed, seen, [steps, moves, owned_ms, settled_ms]) = total.into_inner().unwrap();
+    failed.sort();
+    println!("{} seeds: {steps} steps, {moves} starts of units", seeds.len());
+    println!("slowest after healing: owned {owned_ms} ms, settled {settled_ms} ms");
+    for (fault, n) in ALL.iter().zip(seen) {
+        println!("{fault:?}: {n}");
+    }
+    for (seed, broken) in failed.iter().take(10) {
+        println!("seed {seed} breaks {}: {}", broken.id, broken.what);
+    }
+    if let Some((seed, broken)) = failed.first() {
+        panic!(
+            "{} of {} seeds break something; seed {seed} breaks {}: {}\nreplay: VEJAS_SIM_SEED={seed} cargo test \
+             --no-default-features --test sim every_seed -- --nocapture",
+            failed.len(),
+            seeds.len(),
+            broken.id,
+            broken.what
+        );
+    }
+    for (fault, n) in ALL.iter().zip(seen) {
+        assert!(n > 0, "{fault:?} never had an effect");
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_run_each_time() {
+    let mut hashes = std::collections::BTreeSet::new();
+    for seed in 0..20 {
+        let first = run(seed, None, Log::Hash);
+        let second = run(seed, None, Log::Hash);
+        assert_eq!((first.hash, first.steps), (second.hash, second.steps), "seed {seed}");
+        assert_ne!(first.hash, 0);
+        hashes.insert(first.hash);
+    }
+    assert_eq!(hashes.len(), 20, "different seeds are different runs");
+}
+
+/// Seeds until the wrong rule is caught, and by what.
+fn caught(mutant: Mutant) -> Option<(u64, Broken)> {
+    (0..SEEDS_OF_MUTANTS).find_map(|seed| Some((seed, run(seed, Some(mutant), Log::Off).broken?)))
+}
+
+#[test]
+fn wrong_rules_are_caught() {
+    use Mutant::*;
+    for mutant in [NoLeaseGate, NoSessionGate, TakeOnEvidence, TakeOnSuspect, DeadlineFromReply, GraceNotBoundToMark, UnconditionalRelease, RenewUnknownIsLost, SuspectIsTaken, UnknownCreateIsWon, OrphanNotAdopted, AdoptByName, SameIncarnationAgain, NoQuietTime, IdleDoNotBeat, OfferBeforeStop, DeadBeforeStop, OfferWaitWhileOffererLives, YieldFrees, AnyClaimant, OffererTakesBack, ClaimWithoutTenure, OpenOverNewerTenure, PositionNotReadAtOpening, RetryUnderReadFence, ReopenWithoutTenureCheck, NoReopening, HeadNotReadFirst, RunNamesPageOnly] {
+        match caught(mutant) {
+            Some((seed, broken)) => println!("{mutant:?} is caught by {} at seed {seed}: {}", broken.id, broken.what),
+            None => println!("{mutant:?} is not caught in {SEEDS_OF_MUTANTS} seeds"),
+        }
+    }
+}
