@@ -5,7 +5,7 @@ use crate::protocol::predicates::{self, Broken};
 use crate::protocol::record::{Hold, TenureNumber, Unit};
 use crate::protocol::{Class, Event, Moment, Node, Phase, Subject, hrw};
 use crate::store::Change;
-use crate::world::{Log, OWNED_MS_MAX, SETTLED_MS_MAX, Stage, UNITS, World};
+use crate::world::{Log, Member, OWNED_MS_MAX, SETTLED_MS_MAX, Stage, UNITS, World};
 
 /// The tenure that an answer about a lease may end.
 pub fn may_end(process: &Process, event: &Event, now: Moment) -> Option<(Unit, TenureNumber)> {
@@ -58,6 +58,9 @@ impl World {
     pub fn check_change(&mut self, change: &Change) {
         let found = self.found_in_change(change);
         self.fail(found);
+        if change.generation != self.store.generation {
+            return;
+        }
         let tenure = change.lease.tenure_at(change.revision);
         let max = self.store.tenure_max.entry(change.lease.unit.clone()).or_insert(tenure);
         *max = (*max).max(tenure);
@@ -153,6 +156,10 @@ impl World {
     fn unsettled(&self) -> Option<String> {
         if let Some(m) = self.members.iter().position(|member| !member.process.as_ref().is_some_and(Process::is_live)) {
             return Some(format!("m{m} is not alive"));
+        }
+        let told = |member: &Member| member.process.as_ref().is_some_and(|process| process.numbers == self.heads);
+        if !self.members.iter().all(told) {
+            return Some("a publication is not told".into());
         }
         for (unit, kind) in self.units.iter().zip(&UNITS) {
             let of_role = self.members.iter().enumerate().filter(|(m, _)| World::has_role(*m, kind.role));

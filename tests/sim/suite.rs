@@ -75,7 +75,7 @@ fn every_seed_is_safe_and_heals() {
     for (fault, n) in ALL.iter().zip(seen) {
         println!("{fault:?}: {n}");
     }
-    for (seed, broken) in failed.iter().take(10) {
+    for (seed, broken) in failed.iter().take(20) {
         println!("seed {seed} breaks {}: {}", broken.id, broken.what);
     }
     if let Some((seed, broken)) = failed.first() {
