@@ -2,8 +2,8 @@
 
 use crate::process::Process;
 use crate::protocol::predicates::{self, Broken};
-use crate::protocol::record::{Hold, TenureNumber, Unit};
-use crate::protocol::{Class, Event, Moment, Node, Phase, Subject, hrw};
+use crate::protocol::record::{Hold, Incarnation, Session, SessionState, TenureNumber, Unit};
+use crate::protocol::{Class, Ending, Event, Moment, Node, Phase, Subject, hrw};
 use crate::store::Change;
 use crate::world::{Log, Member, OWNED_MS_MAX, SETTLED_MS_MAX, Stage, UNITS, World};
 
@@ -46,12 +46,29 @@ impl World {
                 let what = format!("tenure {} of {unit} was held by {holder} and is by {inc}", number.0);
                 return Err(Broken { id: "own-L1", what });
             }
+            let created = self.created.get(&(generation, unit.clone()));
+            if created.is_some_and(|created| number < *created) && node.may_act(&unit, process.clock.now(self.t)) {
+                let what = format!("{inc} may act for {unit} although its lease expired and another was created");
+                return Err(Broken { id: "own-L3", what });
+            }
             predicates::one_holder(self.nodes().map(|(node, _)| node), &unit)?;
             if self.kind(&unit).class == Class::Exclusive {
                 predicates::one_acts(self.nodes(), &unit)?;
             }
         }
         Ok(())
+    }
+
+    /// A life ends for its session only when that is dead or gone.
+    pub fn check_end(&mut self, member: usize, inc: Incarnation, why: Ending) {
+        let Some(generation) = self.members[member].process.as_ref().and_then(|process| process.node.generation()) else {
+            return;
+        };
+        let stands = |session: &Session| session.state != SessionState::Dead;
+        if why == Ending::SessionLost && self.store.session(self.t, generation, inc).is_some_and(|s| stands(&s)) {
+            let what = format!("{inc} gives up a session that stands");
+            self.fail(Err(Broken { id: "own-S2", what }));
+        }
     }
 
     /// After an accepted write of a lease.
@@ -64,6 +81,9 @@ impl World {
         let tenure = change.lease.tenure_at(change.revision);
         let max = self.store.tenure_max.entry(change.lease.unit.clone()).or_insert(tenure);
         *max = (*max).max(tenure);
+        if change.before.is_none() {
+            self.created.insert((change.generation, change.lease.unit.clone()), tenure);
+        }
     }
 
     fn found_in_change(&self, Change { before, revision, lease, generation }: &Change) -> Result<(), Broken> {

@@ -106,7 +106,10 @@ impl World {
             Effect::Claim { to, unit, tenure } => self.letter(member, to, Letter::Claim { from, unit, tenure }),
             Effect::Refuse { to, unit, tenure } => self.letter(member, to, Letter::Refused { unit, tenure }),
             Effect::Decline { to, unit, tenure } => self.letter(member, to, Letter::Declined { from, unit, tenure }),
-            Effect::Ended { why, .. } => self.ended(member, why, events),
+            Effect::Ended { inc, why } => {
+                self.check_end(member, inc, why);
+                self.ended(member, why, events);
+            }
         }
     }
 

