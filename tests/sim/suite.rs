@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::faults::{ALL, FAULTS};
+use crate::faults::{ALL, FAULTS, Fault};
 use crate::protocol::mutant::Mutant;
 use crate::protocol::predicates::Broken;
 use crate::world::{Log, Report, World};
@@ -22,7 +22,11 @@ fn found() -> Vec<u64> {
 
 /// A panic of the node is a broken invariant as well.
 fn run(seed: u64, mutant: Option<Mutant>, log: Log) -> Report {
-    let run = AssertUnwindSafe(|| World::new(seed, mutant, log).run());
+    guarded(World::new(seed, mutant, log))
+}
+
+fn guarded(world: World) -> Report {
+    let run = AssertUnwindSafe(|| world.run());
     catch_unwind(run).unwrap_or_else(|panic| {
         let what = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         let broken = Some(Broken { id: "panic", what });
@@ -107,18 +111,52 @@ fn a_seed_is_the_same_run_each_time() {
     assert_eq!(hashes.len(), 20, "different seeds are different runs");
 }
 
+/// A wrong rule, and the faults under which it is looked for; none: those of the seed.
+type Wrong = (Mutant, &'static [Fault]);
+
+/// Which the simulator does not catch stands in `src/protocol/README.md`.
+const CAUGHT: [Wrong; 19] = {
+    use Fault::*;
+    use Mutant::*;
+    [
+        (NoLeaseGate, &[BlackHole, Hang]),
+        (NoSessionGate, &[]),
+        (TakeOnEvidence, &[]),
+        (TakeOnSuspect, &[]),
+        (DeadlineFromReply, &[Pause, SlowReplies, FalseEvidence]),
+        (GraceNotBoundToMark, &[SlowReplies, LostReplies, FalseEvidence]),
+        (RenewUnknownIsLost, &[]),
+        (SuspectIsTaken, &[]),
+        (UnknownCreateIsWon, &[]),
+        (AdoptByName, &[]),
+        (SameIncarnationAgain, &[]),
+        (NoQuietTime, &[]),
+        (IdleDoNotBeat, &[]),
+        (OfferBeforeStop, &[Leave, SlowReplies, Restart]),
+        (DeadBeforeStop, &[Leave, SlowReplies, FalseEvidence]),
+        (OpenOverNewerTenure, &[]),
+        (PositionNotReadAtOpening, &[]),
+        (RetryUnderReadFence, &[]),
+        (RunNamesPageOnly, &[]),
+    ]
+};
+
 /// Seeds until the wrong rule is caught, and by what.
-fn caught(mutant: Mutant) -> Option<(u64, Broken)> {
-    (0..SEEDS_OF_MUTANTS).find_map(|seed| Some((seed, run(seed, Some(mutant), Log::Off).broken?)))
+fn caught((mutant, faults): Wrong) -> Option<(u64, Broken)> {
+    (0..SEEDS_OF_MUTANTS).find_map(|seed| {
+        let world = World::new(seed, Some(mutant), Log::Off);
+        let world = if faults.is_empty() { world } else { world.with(faults) };
+        Some((seed, guarded(world).broken?))
+    })
 }
 
 #[test]
 fn wrong_rules_are_caught() {
-    use Mutant::*;
-    on_all(&[NoLeaseGate, NoSessionGate, TakeOnEvidence, TakeOnSuspect, DeadlineFromReply, GraceNotBoundToMark, RenewUnknownIsLost, SuspectIsTaken, UnknownCreateIsWon, OrphanNotAdopted, AdoptByName, SameIncarnationAgain, NoQuietTime, IdleDoNotBeat, OfferBeforeStop, DeadBeforeStop, OfferWaitWhileOffererLives, YieldFrees, AnyClaimant, OffererTakesBack, ClaimWithoutTenure, OpenOverNewerTenure, PositionNotReadAtOpening, RetryUnderReadFence, ReopenWithoutTenureCheck, NoReopening, HeadNotReadFirst, RunNamesPageOnly], |mutant| {
-        match caught(mutant) {
-            Some((seed, broken)) => println!("{mutant:?} is caught by {} at seed {seed}: {}", broken.id, broken.what),
-            None => println!("{mutant:?} is not caught in {SEEDS_OF_MUTANTS} seeds"),
-        }
+    let missed = std::sync::Mutex::new(vec![]);
+    on_all(&CAUGHT, |wrong| match caught(wrong) {
+        Some((seed, broken)) => println!("{:?} is caught by {} at seed {seed}: {}", wrong.0, broken.id, broken.what),
+        None => missed.lock().unwrap().push(wrong.0),
     });
+    let missed = missed.into_inner().unwrap();
+    assert!(missed.is_empty(), "not caught in {SEEDS_OF_MUTANTS} seeds: {missed:?}");
 }

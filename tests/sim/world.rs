@@ -240,6 +240,12 @@ impl World {
         world
     }
 
+    /// These faults instead of those of the seed.
+    pub fn with(mut self, faults: &[Fault]) -> Self {
+        self.faults = faults.to_vec();
+        self
+    }
+
     pub fn run(mut self) -> Report {
         while self.broken.is_none() {
             let Some(Reverse(due)) = self.queue.pop() else { break };
