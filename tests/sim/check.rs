@@ -2,7 +2,7 @@
 
 use crate::process::Process;
 use crate::protocol::predicates::{self, Broken};
-use crate::protocol::record::{Hold, Incarnation, Session, SessionState, TenureNumber, Unit};
+use crate::protocol::record::{Hold, Incarnation, TenureNumber, Unit};
 use crate::protocol::{Class, Ending, Event, Moment, Node, Phase, Subject, hrw};
 use crate::store::Change;
 use crate::world::{Log, Member, OWNED_MS_MAX, SETTLED_MS_MAX, Stage, UNITS, World};
@@ -61,13 +61,13 @@ impl World {
 
     /// A life ends for its session only when that is dead or gone.
     pub fn check_end(&mut self, member: usize, inc: Incarnation, why: Ending) {
-        let Some(generation) = self.members[member].process.as_ref().and_then(|process| process.node.generation()) else {
+        let Some(generation) = self.members[member].process.as_ref().and_then(|process| process.node.generation())
+        else {
             return;
         };
-        let stands = |session: &Session| session.state != SessionState::Dead;
-        if why == Ending::SessionLost && self.store.session(self.t, generation, inc).is_some_and(|s| stands(&s)) {
-            let what = format!("{inc} gives up a session that stands");
-            self.fail(Err(Broken { id: "own-S2", what }));
+        if why == Ending::SessionLost {
+            let session = self.store.session(self.t, generation, inc);
+            self.fail(predicates::ended_life_is_over(inc, session.as_ref()));
         }
     }
 
@@ -122,7 +122,11 @@ impl World {
     }
 
     pub fn check_stored(&mut self) {
-        let logs: Vec<_> = self.store.logs.values().map(|log| predicates::stored_is_right(log)).collect();
+        let found = |(unit, log): (&Unit, &Vec<_>)| {
+            predicates::stored_is_right(log)?;
+            if self.kind(unit).repeatable { Ok(()) } else { predicates::runs_are_of_one_maker(log) }
+        };
+        let logs: Vec<_> = self.store.logs.iter().map(found).collect();
         for found in logs {
             self.fail(found);
         }
@@ -147,11 +151,7 @@ impl World {
         if self.owned_ms.is_none() {
             match self.unowned() {
                 None => self.owned_ms = Some(since_ms),
-                Some(unit) if since_ms > OWNED_MS_MAX => {
-                    let what = format!("nobody may act for {unit} {since_ms} ms after all healed");
-                    return self.fail(Err(Broken { id: "own-L5", what }));
-                }
-                Some(_) => {}
+                Some(unit) => self.fail(predicates::owned_again(since_ms, OWNED_MS_MAX, &unit)),
             }
         }
         match self.unsettled() {

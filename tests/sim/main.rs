@@ -4,8 +4,11 @@
 //! invariants of `src/protocol/README.md` are checked with the production predicates; then everything heals, and each unit must find its
 //! owner within a bound. Where `tests/model` explores small worlds to the end, this looks at long runs of large ones.
 //!
-//!     cargo test --no-default-features --test sim                                   the seeds of the suite
-//!     VEJAS_SIM_SEED=<n> cargo test --no-default-features --test sim -- --nocapture   one seed, its events printed
+//!     cargo sim                                                         the seeds of the suite, optimised
+//!     VEJAS_TEST_FULL=1 cargo sim                                       twenty thousand
+//!     VEJAS_SIM_SEED=<n> cargo sim every_seed -- --nocapture            one seed, its events printed
+//!
+//! `cargo test --no-default-features --test sim` does the same, some times slower.
 //!
 //! The sources of `src/protocol/` are compiled into this test a second time, as tests: only so do the wrong rules of
 //! `protocol/mutant.rs` exist.

@@ -347,5 +347,3 @@ fn told(letter: Letter) -> Event {
         Letter::Declined { from, unit, tenure } => Event::Declined { from, unit, tenure },
     }
 }
-
-

@@ -192,7 +192,7 @@ impl Store {
             let first = *self.fetches.entry((fence.unit.clone(), page, run)).or_insert(fetch);
             if first != fetch {
                 let what = format!("{}: page {page} mixes two fetches in one run", fence.unit);
-                return Err(Broken { id: "own-P1", what });
+                return Err(Broken { id: "own-G2", what });
             }
             self.sequence += 1;
             let stored = Stored::Message { inc: fence.inc, tenure: fence.tenure, run, page, off };

@@ -115,7 +115,7 @@ fn a_seed_is_the_same_run_each_time() {
 type Wrong = (Mutant, &'static [Fault]);
 
 /// Which the simulator does not catch stands in `src/protocol/README.md`.
-const CAUGHT: [Wrong; 21] = {
+const CAUGHT: [Wrong; 24] = {
     use Fault::*;
     use Mutant::*;
     [
@@ -136,7 +136,10 @@ const CAUGHT: [Wrong; 21] = {
         (BatchTakenAsStored, &[]),
         (OfferBeforeStop, &[Leave, SlowReplies, Restart]),
         (DeadBeforeStop, &[Leave, SlowReplies, FalseEvidence]),
-        (OpenOverNewerTenure, &[]),
+        (OpenOverNewerTenure, &[FalseEvidence, SlowReplies, LostRequests, LostReplies]),
+        (ReopenWithoutTenureCheck, &[FalseEvidence, SlowReplies, LostRequests, Publish]),
+        (HeadNotReadFirst, &[Publish, Closed, Leave]),
+        (WinNotConfirmed, &[Recreate, LateRequests, LostReplies]),
         (PositionNotReadAtOpening, &[]),
         (RetryUnderReadFence, &[]),
         (RunNamesPageOnly, &[]),

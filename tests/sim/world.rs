@@ -394,8 +394,8 @@ impl World {
         if self.log == Log::Print {
             println!("{line}");
         }
-        self.hash = line
-            .bytes()
-            .fold(self.hash ^ 0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        self.hash = line.bytes().fold(self.hash ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
     }
 }
