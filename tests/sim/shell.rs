@@ -125,7 +125,7 @@ impl World {
         let at = process.clock.at(limit);
         let ticket = request.ticket.clone();
         self.schedule_to(member, at, Inbound::TimeOut { ticket });
-        self.send(member, Ask::Node { request, messages });
+        self.send(member, Ask::Node { request: Box::new(request), messages });
     }
 
     fn announce(&mut self, member: usize) {

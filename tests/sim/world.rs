@@ -67,7 +67,7 @@ pub struct Flight {
 
 #[derive(Debug, Clone)]
 pub enum Ask {
-    Node { request: Request, messages: Vec<Message> },
+    Node { request: Box<Request>, messages: Vec<Message> },
     Announce { inc: Incarnation, announced: Announced },
     Withdraw { inc: Incarnation },
     Bucket { life: u64 },
