@@ -27,15 +27,19 @@ impl Node {
 
     pub(super) fn session_due(&mut self, now: Moment, effects: &mut Effects) {
         let subject = Subject::Session(self.inc);
+        let timers = &self.settings.timers;
+        let busy = self.is_busy();
+        let often = busy && !mutant!(self, BusyBeatAsIdle);
+        if often {
+            // The last beat may have planned the next one as that of an idle member.
+            self.beat_at = self.beat_at.min(now.after(timers.beat_ms));
+        }
         if !self.is_free(&subject) || !self.beat_at.passed(now) || self.has_left_all() {
             return;
         }
-        let busy = self.is_busy();
         if mutant!(self, IdleDoNotBeat) && !busy && self.phase != Phase::Joining {
             return;
         }
-        let timers = &self.settings.timers;
-        let often = busy && !mutant!(self, BusyBeatAsIdle);
         self.beat_at = now.after(if often { timers.beat_ms } else { timers.idle_beat_ms });
         let session = self.own_session(SessionState::Alive);
         let (purpose, expected) = match self.phase {
