@@ -4,7 +4,7 @@
 //! ([`Tenancy::progress`]) at least every second or so, and ends soon after `stopping`. Who grants all this is the runtime's business.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -58,8 +58,8 @@ pub struct Tenancy {
     pub progressed: Arc<AtomicBool>,
     pub writes: mpsc::Sender<Asked>,
     pub clock: SharedClock,
-    /// Runs begun under this opening record.
-    pub runs: u64,
+    /// Numbers the runs of this process: one opening record may be adopted by several tasks.
+    pub runs: Arc<AtomicU64>,
 }
 
 /// Says whether something may be begun now. Cheap to clone.
@@ -124,8 +124,8 @@ impl Tenancy {
 
     /// The name of a new execution or fetch.
     pub fn begin_run(&mut self) -> Run {
-        self.runs += 1;
-        Run { opening: self.epoch.unwrap_or(Sequence(0)), counter: self.runs }
+        let counter = self.runs.fetch_add(1, Ordering::Relaxed) + 1;
+        Run { opening: self.epoch.unwrap_or(Sequence(0)), counter }
     }
 
     /// Stores the messages and the position together, under the fence, or nothing. At most one write at a time.

@@ -4,7 +4,7 @@
 //! moment of a step is taken directly before it, so no request leaves before the moment its gates count from.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -76,6 +76,7 @@ pub(super) struct Driver {
     asks: FuturesUnordered<BoxFuture<'static, Answered>>,
     batches: BTreeMap<u64, Held>,
     batch: u64,
+    runs: Arc<AtomicU64>,
     /// What a step brought up, to be told after its effects.
     follows: VecDeque<Event>,
     writes: mpsc::Sender<Asked>,
@@ -143,6 +144,7 @@ pub(super) async fn run(
         asks: FuturesUnordered::new(),
         batches: BTreeMap::new(),
         batch: 0,
+        runs: Arc::default(),
         follows: VecDeque::new(),
         writes,
         awaited: Vec::new(),
@@ -596,7 +598,7 @@ impl Driver {
             progressed: Arc::clone(&progressed),
             writes: self.writes.clone(),
             clock: Arc::clone(&self.context.clock),
-            runs: 0,
+            runs: Arc::clone(&self.runs),
         };
         tracing::debug!(%unit, tenure = tenure.0, "this process runs it");
         metrics::counter!("vejas_lease_acquired_total", "unit" => unit.to_string()).increment(1);
