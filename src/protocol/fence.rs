@@ -160,7 +160,8 @@ impl Node {
         over_newer |= mutant!(self, ReopenWithoutTenureCheck);
         let checks = !mutant!(self, ReopenWithoutTenureCheck);
         let heeds_head = !mutant!(self, HeadNotReadFirst);
-        let remembers = mutant!(self, PositionFromMemory) || mutant!(self, BatchTakenAsStored);
+        let mut remembers = mutant!(self, PositionFromMemory);
+        remembers |= mutant!(self, BatchTakenAsStored);
         let me = self.inc;
         let Some(state) = self.units.get_mut(unit) else { return };
         let Some(tenure) = &mut state.tenure else { return };
