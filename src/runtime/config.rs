@@ -6,9 +6,9 @@ use std::time::Duration;
 
 pub use crate::flow::message::MESSAGE_BYTES_MAX;
 
-use super::{ownership, streams};
 use super::settings::Environment;
 use super::sink_worker::Jitter;
+use super::{ownership, streams};
 pub use crate::bus::nats::{Credentials, Tls};
 use crate::id::Names;
 

@@ -12,7 +12,7 @@ use vejas::id::Names;
 use vejas::ports::bus::Bus;
 
 use campaign::Campaign;
-use support::ledger::{Deliveries, compare};
+use support::ledger::{Deliveries, compare, stored_in};
 use support::producers::Sent;
 use support::receiver::Delivery;
 
@@ -60,7 +60,8 @@ fn the_comparison_finds_what_is_missing_doubled_or_foreign() {
     deliver("a");
     let set = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
     let sent = Sent { acknowledged: set(&["a", "b", "c", "d"]), unknown: set(&["u"]) };
-    let found = compare(&sent, folder.path(), &["in", "out"], &deliveries).unwrap();
+    let stored = stored_in(folder.path()).unwrap();
+    let found = compare(&sent, &stored, &["in", "out"], &deliveries);
     assert_eq!(found.examples, ["b", "c", "d"], "behind the flow, at the receiver, everywhere");
     assert_eq!((found.lost, found.duplicated_bus, found.foreign), (3, 1, 1));
     assert_eq!((found.duplicated_sink, found.unexplained), (2, 1));
