@@ -22,7 +22,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use instances::{Cluster, name};
-use slots::{PERIOD, Slots};
+use slots::{PERIOD, SUBJECT, Slots};
 use support::Failure;
 
 /// Owners that have not changed for so long are where they belong.
@@ -86,7 +86,7 @@ fn source(number: usize) -> String {
 fn manifests(sources: usize) -> String {
     let one = |number| {
         format!(
-            "apiVersion: vejas/v1\nkind: Source\nmetadata: {{ name: {} }}\nspec:\n  interval: {{ every: {}s, onMissed: fireAll }}\n  to: move.slots\n",
+            "apiVersion: vejas/v1\nkind: Source\nmetadata: {{ name: {} }}\nspec:\n  interval: {{ every: {}s, onMissed: fireAll }}\n  to: {SUBJECT}\n",
             source(number),
             PERIOD.as_secs()
         )

@@ -11,6 +11,8 @@ use vejas::ports::bus::Bus;
 use super::support::Failure;
 
 pub const PERIOD: Duration = Duration::from_secs(1);
+/// Where all sources publish.
+pub const SUBJECT: &str = "move.slots";
 /// Messages read at once.
 const READ_MESSAGES: usize = 1_000;
 
@@ -33,9 +35,10 @@ pub struct Found {
 
 impl Slots {
     pub async fn read(&mut self, bus: &Nats) -> Result<(), Failure> {
+        let (stream, filters) = (Names::default().messages(), [Names::default().stored(SUBJECT)]);
         let mut from = 1;
         loop {
-            let messages = bus.read(&Names::default().messages(), from, &[], READ_MESSAGES).await?;
+            let messages = bus.read(&stream, from, &filters, READ_MESSAGES).await?;
             let Some(last) = messages.last() else { return Ok(()) };
             from = last.sequence + 1;
             for stored in messages {

@@ -14,6 +14,9 @@ use super::server::{self, Server};
 use super::support::Failure;
 use super::support::process::{Process, get};
 
+/// Lines of each log that a failure shows.
+const LOG_LINES: usize = 30;
+
 pub struct Cluster {
     pub instances: Vec<Process>,
     pub bus: Arc<Nats>,
@@ -71,14 +74,21 @@ impl Cluster {
         answers.filter(|(status, _)| *status == 200).find_map(|(_, body)| serde_json::from_str(&body).ok())
     }
 
-    /// Who holds each unit that is held: the name of the instance by unit.
+    /// Who holds each source that is held: the name of the instance by unit.
     pub fn owners(&self) -> Option<BTreeMap<String, String>> {
         let leases = self.ask("/api/v1/leases")?;
-        let held = leases["leases"].as_array()?.iter().filter(|lease| lease["state"] == "held");
+        let held = leases["leases"].as_array()?.iter().filter(|lease| {
+            lease["state"] == "held" && lease["unit"].as_str().is_some_and(|unit| unit.starts_with("source/"))
+        });
         held.map(|lease| Some((lease["unit"].as_str()?.to_owned(), lease["instance"].as_str()?.to_owned()))).collect()
     }
 
+    /// The ends of their logs.
     pub fn logs(&self) -> String {
-        self.instances.iter().map(|instance| format!("{}\n", instance.log())).collect()
+        let end = |log: String| {
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+        };
+        self.instances.iter().map(|instance| format!("{}\n", end(instance.log()))).collect()
     }
 }
