@@ -36,7 +36,9 @@ fn new_manifests_take_effect_when_all_instances_have_them_and_no_order_is_worked
     let new = new.replace("from: orders.*", "from: [orders.kept, orders.chosen]");
     give(&world, 0, &new);
     world.eventually("the first is degraded and says so", || {
-        described(&world, 0)["degraded"].as_str().is_some_and(|reason| reason.contains(&name(2)) && reason.contains(&name(3)))
+        described(&world, 0)["degraded"]
+            .as_str()
+            .is_some_and(|reason| reason.contains(&name(2)) && reason.contains(&name(3)))
     });
     let status = world.ask_one(0, "/api/v1/status").unwrap();
     assert!(status.to_string().contains("this instance was given"), "{status}");
@@ -44,7 +46,9 @@ fn new_manifests_take_effect_when_all_instances_have_them_and_no_order_is_worked
     load.wait_for_more(&world, 40);
     give(&world, 1, &new);
     world.eventually("only the last is missing", || {
-        described(&world, 0)["degraded"].as_str().is_some_and(|reason| !reason.contains(&name(2)) && reason.contains(&name(3)))
+        described(&world, 0)["degraded"]
+            .as_str()
+            .is_some_and(|reason| !reason.contains(&name(2)) && reason.contains(&name(3)))
     });
     assert_eq!(described(&world, 2)["no"], no);
     assert!(numbers(&world, "orders.chosen").is_empty(), "nobody runs the new set yet");

@@ -73,9 +73,11 @@ pub struct Load {
 impl Load {
     pub fn start(world: &World) -> Self {
         let doors: Vec<SocketAddr> = world.instances.iter().map(|instance| instance.ingress).collect();
-        let mut load = Load { stop: Arc::default(), next: Arc::default(), acknowledged: Arc::default(), producers: Vec::new() };
+        let mut load =
+            Load { stop: Arc::default(), next: Arc::default(), acknowledged: Arc::default(), producers: Vec::new() };
         for _ in 0..PRODUCERS {
-            let (stop, next, acknowledged) = (Arc::clone(&load.stop), Arc::clone(&load.next), Arc::clone(&load.acknowledged));
+            let (stop, next, acknowledged) =
+                (Arc::clone(&load.stop), Arc::clone(&load.next), Arc::clone(&load.acknowledged));
             let doors = doors.clone();
             load.producers.push(thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {

@@ -63,10 +63,16 @@ fn settings_that_are_not_safe_are_refused_with_what_they_break() {
     let mut world = World::new(ORDERS, 1);
     let (code, text) = refused(&mut world, &[("VEJAS_GRACE_MS", "460")]);
     assert_eq!(code, Some(USAGE), "{text}");
-    assert!(text.contains("session gate (1 + drift) + sched <= grace (1 - drift) does not hold: 501 ms > 459 ms"), "{text}");
+    assert!(
+        text.contains("session gate (1 + drift) + sched <= grace (1 - drift) does not hold: 501 ms > 459 ms"),
+        "{text}"
+    );
     let (code, text) = refused(&mut world, &[("VEJAS_BEAT_MS", "300")]);
     assert_eq!(code, Some(USAGE), "{text}");
-    assert!(text.contains("2 beat + commit p99 <= session gate does not hold") && text.contains("VEJAS_BEAT_MS"), "{text}");
+    assert!(
+        text.contains("2 beat + commit p99 <= session gate does not hold") && text.contains("VEJAS_BEAT_MS"),
+        "{text}"
+    );
     let (code, text) = refused(&mut world, &[("VEJAS_REPLICAS", "2")]);
     assert_eq!(code, Some(USAGE), "{text}");
     assert!(text.contains("VEJAS_REPLICAS is 2; it can be 1, 3 or 5"), "{text}");
