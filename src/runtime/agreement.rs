@@ -26,6 +26,10 @@ use crate::unit::context::Context;
 /// How long all members must have reported the same set before it is published.
 const SETTLE: Duration = Duration::from_secs(3);
 
+/// Tries of a start while nobody answers: servers that have just made a bucket may lose the first write to it.
+const FIRST_TRIES_MAX: u32 = 4;
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
 /// One unit of a set.
 pub(super) struct Listed {
     pub id: UnitId,
@@ -65,6 +69,22 @@ impl Agreement {
 
     /// Decides for a set that this instance was given, and publishes it when it is time.
     pub async fn decide(&mut self, revision: &str, set: &[Listed]) -> Result<Decision, Error> {
+        // Later there is a set that runs, and another look in a moment.
+        let tries_max = if self.running.is_none() { FIRST_TRIES_MAX } else { 1 };
+        let mut tries = 1;
+        loop {
+            match self.decide_now(revision, set).await {
+                Err(Error::Bus(error)) if error.is_retryable() && tries < tries_max => {
+                    tracing::warn!("what the cluster runs is not known yet: {error}");
+                    tries += 1;
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+                decided => return decided,
+            }
+        }
+    }
+
+    async fn decide_now(&mut self, revision: &str, set: &[Listed]) -> Result<Decision, Error> {
         self.ownership.describe(|describes| revision.clone_into(&mut describes.revision));
         let head = self.versions.head().await?;
         let may_publish = self.alone || head.is_none() || self.is_agreed(revision);
@@ -84,7 +104,7 @@ impl Agreement {
                 match self.versions.publish(revision, at).await? {
                     Some(head) => Ok(Decision::Run(head)),
                     // Somebody else published: what that was decides.
-                    None => Box::pin(self.decide(revision, set)).await,
+                    None => Box::pin(self.decide_now(revision, set)).await,
                 }
             }
         }

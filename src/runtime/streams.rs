@@ -1,12 +1,32 @@
 //! The streams and buckets an installation has, and their limits.
 
+use std::time::Duration;
+
 use super::config::{Config, DEAD_LETTER_HEADROOM_BYTES, DUPLICATE_WINDOW, MESSAGE_BYTES_MAX};
 use crate::id::Names;
 use crate::ports::bus::{Bus, Error, SETTLEMENT_RESERVE_PERCENT, StreamConfig, StreamInfo};
 use crate::ports::store::Store;
 
+/// Tries while nobody answers. Of several servers, those that hold a stream which was made a moment ago choose its leader first.
+const TRIES_MAX: u32 = 4;
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
 /// Makes or checks everything units need before they start.
 pub async fn ensure(bus: &dyn Bus, store: &dyn Store, config: &Config) -> Result<(), Error> {
+    let mut tries = 1;
+    loop {
+        match ensure_all(bus, store, config).await {
+            Err(error) if error.is_retryable() && tries < TRIES_MAX => {
+                tracing::warn!("streams and buckets are not there yet: {error}");
+                tries += 1;
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+            ensured => return ensured,
+        }
+    }
+}
+
+async fn ensure_all(bus: &dyn Bus, store: &dyn Store, config: &Config) -> Result<(), Error> {
     let names = &config.names;
     let message_bytes_max = config.message_bytes_max();
     let messages = messages(names, config.messages_bytes_max);

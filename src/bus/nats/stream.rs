@@ -16,6 +16,9 @@ use crate::id::subject_matches;
 use crate::ports::bus::{Error, SETTLEMENT_RESERVE_PERCENT, StreamConfig, StreamInfo};
 use crate::time::Timestamp;
 
+/// Looks for a stream that somebody else is making.
+const LOOKS_MAX: u32 = 40;
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// Added to a stream's message limit at the server for what this adapter writes beside a message: its transport id, batch
 /// and condition.
 const OWN_HEADERS_BYTES_MAX: u64 = 64 * 1024;
@@ -182,10 +185,7 @@ impl Shared {
                 match self.connection.ask(&format!("STREAM.CREATE.{name}"), &Value::Object(config)).await {
                     Ok(made) => return Ok(made),
                     // Somebody else was faster.
-                    Err(fail) if fail.code() == api::STREAM_EXISTS => {
-                        let found = self.connection.ask(&format!("STREAM.INFO.{name}"), &Value::Null).await;
-                        found.map_err(|fail| fail.error(name))?
-                    }
+                    Err(fail) if fail.code() == api::STREAM_EXISTS => self.made_by_another(name).await?,
                     Err(fail) => return Err(refused_shape(name, &fixed, fail)),
                 }
             }
@@ -214,6 +214,17 @@ impl Shared {
         config.extend(adjusted);
         let updated = self.connection.ask(&format!("STREAM.UPDATE.{name}"), &Value::Object(config)).await;
         updated.map_err(|fail| refused_shape(name, &fixed, fail))
+    }
+
+    /// What another client is making exists for those who want to make it before it does for those who ask.
+    async fn made_by_another(&self, name: &str) -> Result<Value, Error> {
+        for _ in 0..LOOKS_MAX {
+            match self.connection.ask(&format!("STREAM.INFO.{name}"), &Value::Null).await {
+                Err(fail) if fail.code() == api::NO_STREAM => tokio::time::sleep(LOOK_AGAIN_AFTER).await,
+                found => return found.map_err(|fail| fail.error(name)),
+            }
+        }
+        Err(Error::Unavailable(format!("stream {name} is being made by somebody else")))
     }
 }
 

@@ -34,6 +34,8 @@ use crate::unit::tenancy::{Asked, Stored, moment};
 const WRITES_MAX: usize = 1024;
 /// Before a life is begun that could not be.
 const BEGIN_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Tries of a start to make the buckets while nobody answers.
+const ENSURE_TRIES_MAX: u32 = 4;
 /// A bucket that seems to have lost its end is asked this often before it is believed: an old leader may answer once.
 const REGRESSED_MIN: u32 = 2;
 
@@ -170,7 +172,7 @@ pub(super) async fn run(
         settings,
         handle,
     };
-    driver.ensure_buckets().await?;
+    driver.ensure_first().await?;
     let mut essential = JoinSet::new();
     let announcing = tokio::spawn(announcer.run());
     let period = driver.settings.heartbeat_ttl / 3;
@@ -192,6 +194,18 @@ pub(super) async fn run(
 }
 
 impl Driver {
+    /// Of several servers, those that hold a bucket which was made a moment ago choose its leader first.
+    async fn ensure_first(&mut self) -> Result<(), Error> {
+        for _ in 1..ENSURE_TRIES_MAX {
+            match self.ensure_buckets().await {
+                Err(Error::Bus(error)) if error.is_retryable() => tracing::warn!("no lease bucket yet: {error}"),
+                ensured => return ensured,
+            }
+            tokio::time::sleep(BEGIN_AGAIN_AFTER).await;
+        }
+        self.ensure_buckets().await
+    }
+
     async fn ensure_buckets(&mut self) -> Result<(), Error> {
         let store = &self.context.store;
         let wanted = Duration::from_millis(self.settings.timers.ttl_ms);
