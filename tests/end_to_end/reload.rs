@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::programs::ledger::{Deliveries, compare};
+use crate::programs::ledger::{Deliveries, compare, stored_in};
 use crate::programs::producers::Producers;
 use crate::programs::random::{self, Random};
 use crate::programs::receiver::Receiver;
@@ -506,7 +506,7 @@ fn reloads_under_load_with_random_changes_lose_nothing() {
     ]);
     vejas.start();
     let body = |_: u64, id: &str| format!("{{\"id\":\"{id}\"}}").into_bytes();
-    let producers = Producers::start(vejas.ingress, "/in", 4, "r", body).unwrap();
+    let producers = Producers::start(&[vejas.ingress], "/in", 4, "r", body).unwrap();
     for turn in 1..=reloads {
         producers.allow(per_reload);
         change(&vejas, &mut random, &urls, &dead, turn);
@@ -537,7 +537,8 @@ fn reloads_under_load_with_random_changes_lose_nothing() {
     // Changes that follow each other closely are one, and some change nothing.
     assert!(set(&vejas.status()) > reloads / 10, "the changes took effect");
     assert!(vejas.stop().success());
-    let found = compare(&sent, &vejas.data(), &["raw", "done"], &deliveries).unwrap();
+    let stored = stored_in(&vejas.data()).unwrap();
+    let found = compare(&sent, &stored, &["raw", "done"], &deliveries);
     assert_eq!((found.lost, found.duplicated_bus, found.foreign), (0, 0, 0), "{:?}", found.examples);
     println!("duplicated at the sink: {}", found.duplicated_sink);
     drop(silent);
