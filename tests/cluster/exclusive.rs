@@ -42,6 +42,8 @@ const REST: Duration = Duration::from_millis(5);
 /// From the check to the end of a piece of work: beyond this the process was stopped on the way. It is what lies between the session
 /// gate and the grace (450 ms and 600 ms).
 const PAUSE_MS: u64 = 140;
+/// How long a process that woke is watched.
+const WAKE: Duration = Duration::from_millis(500);
 const LEAVE: Duration = Duration::from_secs(5);
 
 fn now_ms() -> u64 {
@@ -239,14 +241,19 @@ impl Campaign {
         self.members[number] = Member::start(&self.server, &self.file(), &name);
     }
 
-    fn pause(&self, number: usize, length: Duration) {
+    fn pause(&mut self, number: usize, length: Duration) {
         let member = &self.members[number];
         member.signal("STOP");
         thread::sleep(length);
         self.at_work(Some(&member.life()));
         member.signal("CONT");
         // Long enough for what it might still do.
-        thread::sleep(2 * PROBE);
+        thread::sleep(WAKE);
+        // One that could not ask the store for a whole time to live ends, and its supervisor starts it again.
+        if self.members[number].child.try_wait().unwrap().is_some() {
+            let name = self.members[number].name.clone();
+            self.members[number] = Member::start(&self.server, &self.file(), &name);
+        }
     }
 
     /// No piece of work overlaps another life's, unless it was interrupted between check and end, which a pause does to one piece at
@@ -290,7 +297,7 @@ fn killed_members_are_followed_by_one_at_a_time() {
 
 #[test]
 fn a_paused_member_begins_nothing_when_it_wakes() {
-    let campaign = Campaign::new();
+    let mut campaign = Campaign::new();
     let pauses = rounds(4, 40);
     for round in 0..pauses {
         let owner = campaign.at_work(None);

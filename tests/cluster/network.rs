@@ -16,7 +16,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(5);
 /// The number of the first order that a test sends by itself: no producer comes that far.
 const BY_HAND: u64 = 1_000_000;
 /// "The bus went away; start me again".
-const BUS_AWAY: i32 = 75;
+pub const BUS_AWAY: i32 = 75;
 
 /// Every instance reaches the server through a network of its own.
 fn behind_proxies(server: Server) -> (World, Vec<Proxy>) {

@@ -1,18 +1,37 @@
 //! Processes that are killed, paused and restarted while orders run through them.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::load::{Load, ORDERS, settle};
+use crate::network::BUS_AWAY;
+use crate::support::PATIENCE;
 use crate::world::{SHORT_TTL, World, name, text};
 
 const INSTANCES: usize = 3;
 /// Orders taken between two faults.
 const BETWEEN: usize = 60;
+/// How long a process that woke may take to see what time it is.
+const WAKE: Duration = Duration::from_millis(500);
 
 /// Rounds of a campaign.
 fn rounds(short: usize, full: usize) -> usize {
     if std::env::var_os("VEJAS_TEST_FULL").is_some() { full } else { short }
+}
+
+/// Waits until an instance that woke is at work again: by itself, or started again when it says that the bus was away for too long.
+fn works_again(world: &mut World, number: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    // What it was when it was paused it still says at first.
+    thread::sleep(WAKE);
+    while !world.is_ready(number) {
+        assert!(Instant::now() < deadline, "it does not work again\n{}", world.instances[number].log());
+        if let Some(status) = world.instances[number].ended() {
+            assert_eq!(status.code(), Some(BUS_AWAY), "{}", world.instances[number].log());
+            world.instances[number].launch();
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -48,7 +67,7 @@ fn an_owner_that_was_paused_for_longer_than_the_ttl_writes_nothing_more() {
             beat.is_some_and(|lease| text(&lease["instance"]) != name(owner + 1))
         });
         world.instances[owner].signal("CONT");
-        world.eventually("it works again", || world.is_ready(owner));
+        works_again(&mut world, owner);
     }
     let account = settle(&world, load);
     assert!(account.tenures >= 2, "{account:?}");

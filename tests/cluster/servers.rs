@@ -19,10 +19,7 @@ const AWAY: Duration = Duration::from_secs(2);
 const SERVERS: usize = 3;
 
 fn outage(end: impl Fn(&mut Server)) {
-    // What it has acknowledged it has stored, whatever it dies of.
-    let server = Server::with("");
-    let url = server.url();
-    let mut world = World::on(vec![server], &url, ORDERS, INSTANCES);
+    let mut world = World::new(ORDERS, INSTANCES);
     world.start();
     let load = Load::start(&world);
     load.wait_for_more(&world, BETWEEN);

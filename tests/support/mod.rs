@@ -2,6 +2,10 @@
 
 #![allow(clippy::disallowed_methods, dead_code)]
 
+#[allow(
+    clippy::duplicate_mod,
+    reason = "two helpers, each with a range of its own; a test may have one without the other"
+)]
 #[path = "ports.rs"]
 mod ports;
 
@@ -127,6 +131,15 @@ impl Vejas {
     pub fn stop(&mut self) -> ExitStatus {
         self.signal("TERM");
         self.wait()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().unwrap();
+        if status.is_some() {
+            self.child = None;
+        }
+        status
     }
 
     pub fn wait(&mut self) -> ExitStatus {

@@ -4,6 +4,10 @@
 
 #![allow(clippy::disallowed_methods, dead_code)]
 
+#[allow(
+    clippy::duplicate_mod,
+    reason = "two helpers, each with a range of its own; a test may have one without the other"
+)]
 #[path = "ports.rs"]
 mod ports;
 
@@ -27,7 +31,7 @@ fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("VEJAS_TEST_NATS_SERVER") {
         return named.into();
     }
-    let target = option_env!("CARGO_TARGET_TMPDIR").expect("programs that are no tests name a server");
+    let Some(target) = option_env!("CARGO_TARGET_TMPDIR") else { panic!("programs that are no tests name a server") };
     let target = Path::new(target).parent().unwrap();
     let path = target.join(format!("services/nats-server-{VERSION}/bin/nats-server"));
     assert!(path.exists(), "{} is missing: run tests/services/nats first", path.display());

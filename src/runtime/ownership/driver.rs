@@ -45,6 +45,7 @@ const WITHDRAW_WAIT: Duration = Duration::from_secs(1);
 /// The roles a process announces.
 const ROLES: [Role; 2] = [Role::Worker, Role::Sink];
 
+type Awaited = (BTreeSet<(Unit, u64)>, oneshot::Sender<()>);
 type Ended = (Unit, u64, Result<(), String>);
 type Looked = (u64, Result<BucketInfo, bus::Error>);
 
@@ -84,7 +85,7 @@ pub(super) struct Driver {
     follows: VecDeque<Event>,
     writes: mpsc::Sender<Asked>,
     /// Units whose tasks somebody waits for.
-    awaited: Vec<(BTreeSet<(Unit, u64)>, oneshot::Sender<()>)>,
+    awaited: Vec<Awaited>,
     /// What is read before a life begins.
     begin: Option<BoxFuture<'static, Looked>>,
     /// The look at the bucket that goes on all the time.
