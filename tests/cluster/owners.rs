@@ -1,7 +1,10 @@
 //! A unit that one instance may run: who does, and what happens when it goes.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
+
+use vejas::flow::message::{self, Stored};
 
 use serde_json::Value;
 
@@ -40,4 +43,34 @@ fn a_source_runs_on_one_instance_and_moves_when_that_is_killed() {
     let members = world.ask("/api/v1/members");
     let stays = |member: &Value| member["instance"] == *name(last + 1) && member["session"] != "gone";
     assert!(!members["members"].as_array().unwrap().iter().any(stays), "{members}");
+}
+
+/// What the source makes, once more.
+const COPY: &str = "---
+apiVersion: vejas/v1
+kind: Flow
+metadata: { name: copy }
+spec:
+  from: ops.beat
+  to: ops.copied
+";
+
+#[test]
+fn a_consumer_that_somebody_deletes_is_made_again_and_nothing_is_left_out() {
+    let mut world = World::new(&format!("{BEAT}{COPY}"), 2);
+    world.start();
+    eventually("slots are copied", || world.stored("ops.copied").len() >= 10);
+    world.delete_durable("flow_copy_1");
+    let made = world.slots("beat", "ops.beat").len();
+    let copied = || world.stored("ops.copied").iter().filter_map(id).collect::<BTreeSet<_>>();
+    eventually("the flow goes on", || copied().len() >= made + 20);
+    let copied = copied();
+    let made = world.stored("ops.beat");
+    // The newest may be on its way.
+    let missing: Vec<_> = made[..made.len() - 20].iter().filter_map(id).filter(|id| !copied.contains(id)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+fn id(stored: &Stored) -> Option<String> {
+    stored.headers.get(message::ID).map(str::to_owned)
 }

@@ -171,6 +171,15 @@ impl World {
         })
     }
 
+    /// Deletes a durable of the message stream, as a person with the server's own tool would.
+    pub fn delete_durable(&self, durable: &str) {
+        let durable = Durable { stream: Names::default().messages().into(), name: durable.into() };
+        self.runtime.block_on(async {
+            let options = Options::new(self.server.url(), 4712, Arc::new(SystemClock));
+            Nats::connect(options).await.unwrap().delete_durable(&durable).await.unwrap();
+        });
+    }
+
     /// The slots of an interval source that were stored, in the order of the stream.
     pub fn slots(&self, source: &str, subject: &str) -> Vec<i64> {
         let prefix = format!("i/{source}/");
