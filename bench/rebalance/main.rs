@@ -169,10 +169,12 @@ fn settle(
 ) -> Result<Change, Failure> {
     let (mut owners, mut changed) = (before.clone(), began);
     loop {
-        if let Some(now) = cluster.owners()
-            && now != owners
-        {
-            (owners, changed) = (now, Instant::now());
+        // A list leaves out a lease that is renewed while it is read: only an owner that is told counts.
+        for (unit, owner) in cluster.owners().unwrap_or_default() {
+            if owners.get(&unit) != Some(&owner) {
+                owners.insert(unit, owner);
+                changed = Instant::now();
+            }
         }
         let holders = share_by_owner(&owners);
         let complete = owners.len() == options.sources && holders.len() == members;
