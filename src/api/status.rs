@@ -33,6 +33,8 @@ pub(super) async fn readyz(State(told): State<Told>) -> Response {
 }
 
 pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
+    // First: units are then at least as far as the set that is shown.
+    let manifests = told.manifests.get();
     let (units, (streams, mut warnings), not_ready) =
         futures_util::join!(units_of(&told), streams(&told), not_ready(&told));
     let dead_letters = told.names.dead_letters();
@@ -45,7 +47,6 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
         format!("stream {} is {:.0} % full; at the limit {consequence}", stream.name, stream.used() * 100.0)
     }));
     warnings.extend(units.iter().filter_map(unit_warning));
-    let manifests = told.manifests.get();
     warnings.extend(manifest_warnings(&manifests));
     let server = server_behind::look(&told).await;
     warnings.extend(server.iter().flat_map(server_behind::warnings));

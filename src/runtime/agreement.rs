@@ -67,6 +67,11 @@ impl Agreement {
         }
     }
 
+    /// Nobody else is on this bus.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// Decides for a set that this instance was given, and publishes it when it is time.
     pub async fn decide(&mut self, revision: &str, set: &[Listed]) -> Result<Decision, Error> {
         // Later there is a set that runs, and another look in a moment.
@@ -152,9 +157,6 @@ impl Agreement {
 
     /// Whether something is to be done: the head has moved, the given set is agreed on, or it waits for other instances than it said.
     pub async fn is_due(&mut self, revision: &str) -> Result<bool, Error> {
-        if self.alone {
-            return Ok(false);
-        }
         let Some((head, _)) = self.versions.head().await? else { return Ok(true) };
         let differs = (head.revision != revision).then(|| self.reason(revision, &head));
         let agreed = differs.is_some() && self.is_agreed(revision);

@@ -237,29 +237,22 @@ async fn follow(
     let mut looks = tokio::time::interval(HEAD_PERIOD);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let next = async {
-            match &mut reloads {
-                Some(reloads) => reloads.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let loaded = tokio::select! {
-            reason = units.failed() => return reason,
-            loaded = next => loaded,
-            _ = collections.tick() => {
-                units.collect().await;
-                continue;
-            }
-            _ = looks.tick() => {
-                match units.reconsider().await {
-                    Ok(None) => {}
-                    Ok(Some(change)) => {
-                        reload::log(&change);
-                        told.applied(&Ok(change), context.clock.now());
-                    }
-                    Err(error) => tracing::warn!("what the cluster runs is not in effect: {error}"),
+        let loaded = {
+            // Kept while other things are looked at: dropped, it would forget that something has changed.
+            let next = async {
+                match &mut reloads {
+                    Some(reloads) => reloads.next().await,
+                    None => std::future::pending().await,
                 }
-                continue;
+            };
+            tokio::pin!(next);
+            loop {
+                tokio::select! {
+                    reason = units.failed() => return reason,
+                    loaded = &mut next => break loaded,
+                    _ = collections.tick() => units.collect().await,
+                    _ = looks.tick() => look_at_cluster(units, told, context).await,
+                }
             }
         };
         told.read(config, &loaded);
@@ -279,6 +272,18 @@ async fn follow(
                 tracing::error!("the new manifests are not in effect: {error}");
             }
         }
+    }
+}
+
+/// Follows what the cluster runs, if that is another set than before.
+async fn look_at_cluster(units: &mut Units, told: &reload::Told, context: &Context) {
+    match units.reconsider().await {
+        Ok(None) => {}
+        Ok(Some(change)) => {
+            reload::log(&change);
+            told.applied(&Ok(change), context.clock.now());
+        }
+        Err(error) => tracing::warn!("what the cluster runs is not in effect: {error}"),
     }
 }
 

@@ -115,7 +115,9 @@ fn changed_added_and_removed_manifests_take_effect_without_a_restart() {
         &ENTRANCE.replace("name: in", "name: more").replace("/in", "/more").replace("raw", "more"),
     );
     let status = next_set(&vejas, before);
-    assert_eq!(unit(&status, "http-in/more").unwrap()["state"], "running");
+    until(&vejas, "the new entrance", |status| {
+        unit(status, "http-in/more").is_some_and(|unit| unit["state"] == "running")
+    });
     assert!(status["manifests"]["revision"].as_str().unwrap().len() == 64);
     send(&vejas, "/in", [2]);
     send(&vejas, "/more", [3]);

@@ -110,6 +110,11 @@ impl Announcer {
                     Err(error) => {
                         tracing::debug!(key, "not announced: {error}");
                         done = false;
+                        if matches!(error, Error::NoStream(_)) {
+                            tracing::error!("the bucket of members is gone; it is made again");
+                            // What cannot be made now is tried again with the next round.
+                            let _ = self.context.store.ensure_bucket(&self.bucket, Some(self.ttl)).await;
+                        }
                     }
                 }
             }
