@@ -9,7 +9,7 @@ use serde_json::Value;
 use vejas::bus::nats::{Nats, Options};
 use vejas::flow::message::{self, Stored};
 use vejas::id::Names;
-use vejas::ports::bus::{Bus, Error};
+use vejas::ports::bus::{Bus, Durable, Error};
 use vejas::runtime::clock::SystemClock;
 
 use crate::nats::Server;
@@ -175,7 +175,7 @@ impl World {
     pub fn delete_durable(&self, durable: &str) {
         let durable = Durable { stream: Names::default().messages().into(), name: durable.into() };
         self.runtime.block_on(async {
-            let options = Options::new(self.server.url(), 4712, Arc::new(SystemClock));
+            let options = Options::new(self.servers[0].url(), 4712, Arc::new(SystemClock));
             Nats::connect(options).await.unwrap().delete_durable(&durable).await.unwrap();
         });
     }
