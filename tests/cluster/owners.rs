@@ -74,3 +74,25 @@ fn a_consumer_that_somebody_deletes_is_made_again_and_nothing_is_left_out() {
 fn id(stored: &Stored) -> Option<String> {
     stored.headers.get(message::ID).map(str::to_owned)
 }
+
+#[test]
+fn status_shows_the_server_and_warns_when_its_word_is_weaker_than_the_embedded_bus() {
+    for (monitored, sync, warning) in [
+        (true, "2m", "writes through to its disk every 2m"),
+        (false, "null", "when it writes through to its disk is not known"),
+    ] {
+        let mut world = World::new(BEAT, 1);
+        let monitor = world.servers[0].monitor_url();
+        if monitored {
+            world.instances[0].environment("VEJAS_NATS_MONITOR", &monitor);
+        }
+        world.start();
+        let status = world.ask("/api/v1/status");
+        let server = &status["server"];
+        assert!(server["version"].as_str().is_some_and(|version| version.starts_with("2.")), "{server}");
+        assert_eq!((server["connected"].clone(), server["replicas"].clone()), (true.into(), 1.into()));
+        assert_eq!(server["sync"].as_str().unwrap_or("null"), sync);
+        let warnings = status["warnings"].to_string();
+        assert!(warnings.contains(warning), "{warnings}");
+    }
+}

@@ -87,6 +87,10 @@ impl Server {
         format!("nats://{}", self.address())
     }
 
+    pub fn monitor_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.monitor)
+    }
+
     fn launch(&mut self) {
         assert!(self.child.is_none(), "runs already");
         let store = if self.extra.contains("jetstream") {
