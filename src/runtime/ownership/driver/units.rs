@@ -53,7 +53,7 @@ impl Driver {
     pub(super) fn show_holder(&self, event: &Event) {
         let Event::Lease { unit, seen: Some((_, lease)) } = event else { return };
         let own = self.handle.shown.lock().unwrap_or_else(PoisonError::into_inner).inc;
-        if lease.hold != Hold::Held || Some(lease.inc) == own || self.running.contains_key(unit) {
+        if self.leaving || lease.hold != Hold::Held || Some(lease.inc) == own || self.running.contains_key(unit) {
             return;
         }
         if let Some(line) = self.units.get(unit).and_then(|owned| owned.line.as_ref()) {
