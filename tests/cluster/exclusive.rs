@@ -242,15 +242,17 @@ impl Campaign {
     }
 
     fn pause(&mut self, number: usize, length: Duration) {
-        let member = &self.members[number];
+        let (member, life) = (&self.members[number], self.members[number].life());
         member.signal("STOP");
         thread::sleep(length);
-        self.at_work(Some(&member.life()));
+        self.at_work(Some(&life));
         member.signal("CONT");
         // Long enough for what it might still do.
         thread::sleep(WAKE);
         // One that could not ask the store for a whole time to live ends, and its supervisor starts it again.
         if self.members[number].child.try_wait().unwrap().is_some() {
+            // What it had begun before the pause has no end in the file.
+            self.died.insert(life, now_ms());
             let name = self.members[number].name.clone();
             self.members[number] = Member::start(&self.server, &self.file(), &name);
         }
@@ -261,7 +263,7 @@ impl Campaign {
     fn assert_one_at_a_time(&self, pauses: usize) -> usize {
         let pieces = pieces(&self.file());
         let end = |piece: &Piece| piece.ended.or_else(|| self.died.get(&piece.life).copied()).unwrap_or(u64::MAX);
-        let uninterrupted = |piece: &&Piece| piece.ended.is_none() || end(piece) - piece.checked <= PAUSE_MS;
+        let uninterrupted = |piece: &&Piece| end(piece) - piece.checked <= PAUSE_MS;
         let mut interrupted = BTreeSet::new();
         for (at, first) in pieces.iter().enumerate() {
             for second in pieces[at + 1..].iter().take_while(|second| second.begun < end(first)) {
