@@ -110,7 +110,7 @@ async fn connect(options: nats::Options, wait: Duration, clock: &SharedClock) ->
             Err(error) if error.is_retryable() || matches!(error, ConnectError::NoJetStream { .. }) => {
                 let reason = error.to_string();
                 if clock.monotonic() >= until {
-                    return Err(Error::BusAway(reason));
+                    return Err(Error::BusAway(format!("{reason} (VEJAS_NATS_URL says where it is)")));
                 }
                 if reason != said {
                     tracing::warn!("waiting for the bus: {reason}");

@@ -11,7 +11,6 @@ mod id;
 #[allow(dead_code, unused_imports)]
 mod protocol;
 
-mod deep;
 mod explore;
 mod heal;
 mod kept;
