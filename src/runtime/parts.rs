@@ -77,6 +77,9 @@ pub struct UnitParts {
     stream: Arc<str>,
     /// The record as last read or written, and the store's revision of it. Never stands still across an await.
     held: Mutex<Option<(Arc<Run>, u64)>>,
+    /// One task of this process asks for a grant at a time: one grant covers the hands of all, and two that write the record at
+    /// once only refuse each other.
+    asking: tokio::sync::Mutex<()>,
 }
 
 /// The sorted filters of a unit that reads these patterns.
@@ -91,7 +94,7 @@ pub fn reads<'p>(names: &Names, id: &UnitId, patterns: impl IntoIterator<Item = 
 impl UnitParts {
     pub fn new(context: Context, versions: Arc<Versions>, id: UnitId, granting: Granting) -> Self {
         let stream = Arc::from(context.names.messages());
-        UnitParts { context, versions, id, granting, stream, held: Mutex::new(None) }
+        UnitParts { context, versions, id, granting, stream, held: Mutex::new(None), asking: Default::default() }
     }
 
     /// The record, once it was read.
@@ -260,14 +263,14 @@ impl UnitParts {
 
     /// The record under which everything up to `highest` may be worked on. `ahead` messages exist behind it.
     pub async fn cover(&self, highest: u64, ahead: u64) -> Result<Arc<Run>, Error> {
+        let held = || self.lock().clone().ok_or_else(|| bus::Error::Stopped(format!("{} has no record", self.id)));
+        let (run, _) = held()?;
+        if self.granting == Granting::ByAcknowledgement || highest <= run.granted {
+            return Ok(run);
+        }
+        let _asking = self.asking.lock().await;
         loop {
-            let (run, revision) = match self.lock().clone() {
-                Some(held) => held,
-                None => return Err(bus::Error::Stopped(format!("{} has no record", self.id)).into()),
-            };
-            if self.granting == Granting::ByAcknowledgement {
-                return Ok(run);
-            }
+            let (run, revision) = held()?;
             let Some(next) = run.granting(highest, ahead)? else { return Ok(run) };
             // An answer that is lost is an error here; the next try reads what came of it.
             match self.versions.write_run(&self.id, &next, Some(revision)).await? {

@@ -96,6 +96,11 @@ impl Conversation {
         &self.link
     }
 
+    /// An answer that is there already.
+    pub fn ready(&mut self) -> Option<Message> {
+        self.answers.next().now_or_never().flatten()
+    }
+
     /// The next answer; none when the link is lost.
     pub async fn next(&mut self) -> Option<Message> {
         tokio::select! {
@@ -107,7 +112,7 @@ impl Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        while let Some(Some(message)) = self.answers.next().now_or_never() {
+        while let Some(message) = self.ready() {
             self.link.give_back(&message);
         }
     }

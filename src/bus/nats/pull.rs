@@ -175,15 +175,9 @@ impl Shared {
             if taken.deliveries.len() >= messages_max {
                 return Said::Enough;
             }
-            let patience = if taken.deliveries.is_empty() {
-                // A little longer than the request lives, to hear its end.
-                (until.saturating_sub(self.now()) + REST_WAIT).min(HEARTBEAT * 2 + HEARTBEAT / 2)
-            } else {
-                REST_WAIT
-            };
-            let said = match tokio::time::timeout(patience, open.conversation.next()).await {
-                Ok(Some(message)) => said(message),
-                Ok(None) | Err(_) => Said::Silent,
+            let said = match open.conversation.ready() {
+                Some(message) => said(message),
+                None => self.next_said(open, !taken.deliveries.is_empty(), until).await,
             };
             match said {
                 Said::Alive => {}
@@ -196,6 +190,20 @@ impl Shared {
         }
         // The server says nothing more about a request that it filled.
         Said::Done
+    }
+
+    /// Waits for what the server says next.
+    async fn next_said(&self, open: &mut Open, begun: bool, until: Duration) -> Said {
+        let patience = if begun {
+            REST_WAIT
+        } else {
+            // A little longer than the request lives, to hear its end.
+            (until.saturating_sub(self.now()) + REST_WAIT).min(HEARTBEAT * 2 + HEARTBEAT / 2)
+        };
+        match tokio::time::timeout(patience, open.conversation.next()).await {
+            Ok(Some(message)) => said(message),
+            Ok(None) | Err(_) => Said::Silent,
+        }
     }
 
     async fn gone(&self, durable: &Durable) -> Error {
