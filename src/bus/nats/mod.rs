@@ -35,7 +35,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use tokio::sync::Semaphore;
 
 pub use connection::State;
 pub use durable::VERSION_KEY;
@@ -58,8 +57,6 @@ struct Shared {
     durables: durable::Durables,
     /// Numbers the batches of this process.
     batches: AtomicU64,
-    /// The atomic batches that may be open.
-    atomic: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -87,7 +84,6 @@ impl Nats {
             streams: stream::Streams::default(),
             durables: durable::Durables::default(),
             batches: AtomicU64::new(0),
-            atomic: Arc::new(Semaphore::new(publish::ATOMIC_OPEN_MAX)),
         };
         Ok(Arc::new(Nats { shared: Arc::new(shared) }))
     }

@@ -12,7 +12,7 @@ use async_nats::{HeaderMap, Message, Subject};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use super::Shared;
 use super::api::{self, Fail, Refusal};
@@ -21,9 +21,6 @@ use super::link::{Lane, Link};
 use super::stream::Known;
 use crate::flow::message::Outgoing;
 use crate::ports::bus::{BATCH_MESSAGES_MAX, Batch, Error, Expected, PubAck};
-
-/// Atomic batches of this process that may be open at once. A server refuses more than fifty per stream, of all its clients.
-pub(super) const ATOMIC_OPEN_MAX: usize = 8;
 
 /// How long a store is tried again that the server had no place for at that moment.
 const BUSY_WAITS: [Duration; 7] = [
@@ -58,8 +55,6 @@ pub(super) struct Atomic {
     /// The server answers the first message too, so that a refusal of it is heard.
     first: oneshot::Receiver<Message>,
     commit: oneshot::Receiver<Message>,
-    /// One of [`ATOMIC_OPEN_MAX`].
-    open: OwnedSemaphorePermit,
 }
 
 pub(super) enum Sent {
@@ -73,8 +68,6 @@ pub(super) enum NotSent {
     Stranger,
     /// Only a settlement would be stored now; a look at the server may show otherwise.
     Full(Arc<Known>, usize),
-    /// [`ATOMIC_OPEN_MAX`] are open.
-    Crowded,
     Refused(Error),
 }
 
@@ -142,16 +135,6 @@ impl Shared {
     /// Sends several messages, at the time of the call. Those of a settlement need not be stored together: their inputs are
     /// acknowledged after all of them.
     pub(super) fn send_batch(self: &Arc<Self>, batch: &Batch, settlement: bool) -> Result<Sent, NotSent> {
-        self.send_batch_as(batch, settlement, None)
-    }
-
-    /// The same, as the open batch that `open` stands for.
-    pub(super) fn send_batch_as(
-        self: &Arc<Self>,
-        batch: &Batch,
-        settlement: bool,
-        open: Option<OwnedSemaphorePermit>,
-    ) -> Result<Sent, NotSent> {
         if batch.messages.is_empty() {
             return Ok(Sent::Singles(Vec::new()));
         }
@@ -177,16 +160,12 @@ impl Shared {
         for (message, expected) in batch.messages.iter().zip(&placed) {
             check(&link, &known, message, *expected)?;
         }
-        let open = match open {
-            Some(open) => open,
-            None => Arc::clone(&self.atomic).try_acquire_owned().map_err(|_| NotSent::Crowded)?,
-        };
         let bytes = batch.messages.iter().map(Outgoing::size_bytes).sum();
         if !self.admits(&known, bytes, settlement) {
             return Err(NotSent::Full(known, bytes));
         }
         let (first, commit) = self.send_atomic(&link, &known, batch, &placed)?;
-        Ok(Sent::Atomic(Box::new(Atomic { known, batch: batch.clone(), link, first, commit, open })))
+        Ok(Sent::Atomic(Box::new(Atomic { known, batch: batch.clone(), link, first, commit })))
     }
 
     fn send_singles(self: &Arc<Self>, batch: &Batch, settlement: bool) -> Result<Sent, NotSent> {
@@ -249,7 +228,7 @@ impl Shared {
             }
             Sent::Atomic(atomic) => atomic,
         };
-        let Atomic { known, batch, mut link, mut first, mut commit, open: _open } = *atomic;
+        let Atomic { known, batch, mut link, mut first, mut commit } = *atomic;
         let mut waits = BUSY_WAITS.iter();
         loop {
             let fail = match commit_answer(&link, &mut first, commit).await {
@@ -277,7 +256,6 @@ impl Shared {
         match not_sent {
             NotSent::Refused(error) => error,
             NotSent::Stranger => Error::NoStream(stream.to_owned()),
-            NotSent::Crowded => Error::Unavailable(format!("{ATOMIC_OPEN_MAX} batches are open already")),
             NotSent::Full(known, _) => {
                 Error::Full { stream: known.config.name.clone(), bytes_max: known.config.bytes_max }
             }

@@ -58,22 +58,10 @@ impl Shared {
             self.known(&batch.stream).await?;
             sent = self.send_batch(batch, settlement);
         }
-        let mut settlement = settlement;
-        for _ in 0..2 {
-            match &sent {
-                Err(NotSent::Full(known, bytes)) => {
-                    self.admits_after_all(known, *bytes).await?;
-                    // Counted by that; now it goes the way of a settlement.
-                    settlement = true;
-                    sent = self.send_batch(batch, settlement);
-                }
-                Err(NotSent::Crowded) => {
-                    let turn = Arc::clone(&self.atomic).acquire_owned();
-                    let Ok(Ok(open)) = tokio::time::timeout(self.connection.timeout(), turn).await else { break };
-                    sent = self.send_batch_as(batch, settlement, Some(open));
-                }
-                _ => break,
-            }
+        if let Err(NotSent::Full(known, bytes)) = &sent {
+            self.admits_after_all(known, *bytes).await?;
+            // Counted by that; now it goes the way of a settlement.
+            sent = self.send_batch(batch, true);
         }
         match sent {
             Ok(sent) => self.all_stored(sent).await,
