@@ -357,3 +357,88 @@ impl UnitParts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+    use futures_util::stream::BoxStream;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::bus::embedded::{Embedded, Options};
+    use crate::id::UnitKind;
+    use crate::ports::bus::Answer;
+    use crate::ports::clock::SharedClock;
+    use crate::ports::store::{BucketInfo, Change, Entry, Outcome, Store, Write};
+    use crate::runtime::clock::SystemClock;
+
+    /// Counts what is asked of the store behind it.
+    struct Counting {
+        store: Arc<dyn Store>,
+        writes: AtomicUsize,
+    }
+
+    impl Store for Counting {
+        fn ensure_bucket(&self, bucket: &str, ttl: Option<Duration>) -> Answer<()> {
+            self.store.ensure_bucket(bucket, ttl)
+        }
+
+        fn bucket(&self, bucket: &str) -> Answer<BucketInfo> {
+            self.store.bucket(bucket)
+        }
+
+        fn get(&self, bucket: &str, key: &str) -> Answer<Option<Entry>> {
+            self.store.get(bucket, key)
+        }
+
+        fn write(&self, writes: Vec<Write>) -> Answer<Vec<Outcome>> {
+            self.writes.fetch_add(writes.len(), Ordering::Relaxed);
+            self.store.write(writes)
+        }
+
+        fn list(&self, bucket: &str, prefix: &str, after: Option<&str>, entries_max: usize) -> Answer<Vec<Entry>> {
+            self.store.list(bucket, prefix, after, entries_max)
+        }
+
+        fn watch(&self, bucket: &str, prefix: &str) -> BoxStream<'static, Result<Change, bus::Error>> {
+            self.store.watch(bucket, prefix)
+        }
+    }
+
+    #[tokio::test]
+    async fn batches_that_need_a_grant_at_once_are_covered_by_one_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock: SharedClock = Arc::new(SystemClock);
+        let bus = Embedded::open(Options::new(folder.path(), Arc::clone(&clock))).unwrap();
+        let store = Arc::new(Counting { store: bus.clone(), writes: AtomicUsize::new(0) });
+        let names = Names::new("vx").unwrap();
+        store.ensure_bucket(&names.versions_bucket(), None).await.unwrap();
+        let context = Context {
+            bus: bus.clone(),
+            store: store.clone(),
+            names: names.clone(),
+            clock,
+            instance: Arc::from("a"),
+            stopping: CancellationToken::new(),
+        };
+        let versions = Arc::new(Versions::new(store.clone(), &names));
+        let id = UnitId::new(UnitKind::Flow, "f");
+        let identity = StreamIdentity { name: names.messages(), created: 1 };
+        let run = Run::begin(identity, &Wanted { digest: "d".to_owned(), reads: Vec::new() }, 1, 1);
+        let Written::Won(revision) = versions.write_run(&id, &run, None).await.unwrap() else { panic!("lost") };
+        let parts = UnitParts::new(context, versions, id, Granting::ByRecord);
+        parts.keep(run, revision);
+        store.writes.store(0, Ordering::Relaxed);
+
+        // Four batches in hand, and more behind each.
+        let batches = [256, 512, 768, 1_024];
+        let covered = join_all(batches.map(|highest| parts.cover(highest, 5_000))).await;
+        for (run, highest) in covered.into_iter().zip(batches) {
+            assert!(run.unwrap().granted >= highest);
+        }
+        assert_eq!(store.writes.load(Ordering::Relaxed), 1);
+        bus.close();
+    }
+}
