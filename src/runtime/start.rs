@@ -54,7 +54,7 @@ pub enum Error {
     Telemetry(#[from] telemetry::Error),
     #[error(transparent)]
     Load(#[from] load::Error),
-    #[error(transparent)]
+    #[error("{0}{mend}", mend = mend(.0))]
     Open(#[from] OpenError),
     #[error("bus: {0}")]
     Bus(#[from] crate::ports::bus::Error),
@@ -71,6 +71,10 @@ pub enum Error {
     /// Told twice to stop.
     #[error("ended at once on a second signal; what was in hand comes again at the next start")]
     EndedAtOnce,
+}
+
+fn mend(error: &OpenError) -> &'static str {
+    if matches!(error, OpenError::InUse { .. }) { "; end it, or name another with VEJAS_DATA_DIR" } else { "" }
 }
 
 /// What the front doors read.

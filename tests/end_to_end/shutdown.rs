@@ -45,6 +45,7 @@ fn a_second_process_on_the_same_data_folder_is_refused_with_the_pid_of_the_first
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
     assert!(text.contains(&vejas.pid().to_string()), "{text}");
+    assert!(text.contains("VEJAS_DATA_DIR"), "{text}");
 }
 
 #[test]

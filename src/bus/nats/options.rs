@@ -90,7 +90,9 @@ pub struct Tls {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("NATS server address {0:?} cannot be read")]
+    #[error(
+        "NATS server address {0:?} (VEJAS_NATS_URL) cannot be read; it is like nats://host:4222, several are separated by commas"
+    )]
     Url(String),
     #[error("{what} {}: {source}", path.display())]
     File { what: &'static str, path: PathBuf, source: std::io::Error },
@@ -197,8 +199,15 @@ fn section<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 pub(super) fn servers(url: &str) -> Result<Vec<ServerAddr>, ConnectError> {
     let parts = url.split(',').map(str::trim).filter(|part| !part.is_empty());
     let servers: Result<Vec<ServerAddr>, _> =
-        parts.map(|part| part.parse().map_err(|_| ConnectError::Url(without_secret(part)))).collect();
+        parts.map(|part| server(part).ok_or_else(|| ConnectError::Url(without_secret(part)))).collect();
     servers.and_then(|servers| if servers.is_empty() { Err(ConnectError::Url(String::new())) } else { Ok(servers) })
+}
+
+/// The client library reads `nats:/host` as the host `nats` with a path, which it then ignores. Only a websocket has a path.
+fn server(text: &str) -> Option<ServerAddr> {
+    let server: ServerAddr = text.parse().ok()?;
+    let path = server.clone().into_inner().path().to_owned();
+    (server.is_websocket() || matches!(path.as_str(), "" | "/")).then_some(server)
 }
 
 /// An address without user and password, for messages.
@@ -290,5 +299,15 @@ mod tests {
     fn a_refused_address_is_shown_without_its_password() {
         let error = servers("nats://user:secret@ho st").unwrap_err().to_string();
         assert!(!error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn an_address_that_would_be_read_as_another_is_refused() {
+        for url in ["nats:/host", "nats:/host:4222", "http://host:4222", "nats://host/path", "", ","] {
+            assert!(matches!(servers(url), Err(ConnectError::Url(_))), "{url}");
+        }
+        for url in ["host", "host:4222", "nats://host:4222/", "tls://a,tls://b:1", "ws://host/path"] {
+            assert!(servers(url).is_ok(), "{url}");
+        }
     }
 }
