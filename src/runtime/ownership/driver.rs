@@ -401,6 +401,7 @@ impl Driver {
                         return;
                     }
                 }
+                // It ends when the bus is away. The next one shows first what is there, so nothing is missed.
                 tokio::time::sleep(BEGIN_AGAIN_AFTER).await;
             }
         }));
