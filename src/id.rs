@@ -98,6 +98,21 @@ impl Names {
         self.stream("_DLQ")
     }
 
+    /// The stream of what was published: `vxaudit.>`.
+    pub fn audit(&self) -> String {
+        self.stream("_AUDIT")
+    }
+
+    /// The subject filter of the audit stream.
+    pub fn audit_subjects(&self) -> Vec<String> {
+        vec![format!("{}audit.>", self.root)]
+    }
+
+    /// Where the record of one publication is stored.
+    pub fn audit_record(&self, no: u64) -> String {
+        format!("{}audit.{no}", self.root)
+    }
+
     /// The bucket of `dedupe` marks.
     pub fn dedupe_bucket(&self) -> String {
         self.stream("_DEDUPE")

@@ -25,6 +25,7 @@
 //!
 //! - [`bus`]: the embedded bus, and NATS JetStream
 //! - [`connectors`]: where messages come from and go to
+//! - [`origin`]: where manifests come from, when that is not a folder
 //!
 //! The shell and the front doors:
 //!
@@ -58,6 +59,8 @@ pub mod connectors;
 pub mod api;
 #[cfg(feature = "full")]
 pub mod cli;
+#[cfg(feature = "full")]
+pub mod origin;
 #[cfg(feature = "full")]
 pub mod runtime;
 #[cfg(feature = "full")]

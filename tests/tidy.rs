@@ -17,14 +17,14 @@ const LAYERS: &[&[&str]] = &[
     &["testing"],
     &["ports"],
     &["unit"],
-    &["bus", "connectors"],
+    &["bus", "connectors", "origin"],
     &["runtime"],
     &["api"],
     &["cli"],
 ];
 
 /// Modules that may not even use a sibling of their own layer.
-const ADAPTERS: &[&str] = &["bus", "connectors"];
+const ADAPTERS: &[&str] = &["bus", "connectors", "origin"];
 
 const LINES_MAX: usize = 600;
 

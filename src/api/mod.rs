@@ -8,12 +8,14 @@ mod lag;
 mod members;
 mod metrics;
 mod openapi;
+mod revisions;
 mod routes;
 mod server;
 mod server_behind;
 mod status;
 mod tap;
 pub mod view;
+pub mod webhook;
 
 pub use access::Tokens;
 pub use openapi::document;
@@ -35,6 +37,7 @@ use crate::ports::bus::Bus;
 use crate::ports::clock::SharedClock;
 use crate::runtime::dead_letters::DeadLetters;
 use crate::runtime::ownership::overview::Overview;
+use crate::runtime::publisher::Publisher;
 use crate::runtime::reading::Backlogs;
 use crate::runtime::reload;
 use crate::unit::status::Registry;
@@ -61,6 +64,11 @@ pub struct Told {
     pub loaded: Loaded,
     pub manifests: reload::Told,
     pub backlogs: Backlogs,
+    pub publisher: Option<Publisher>,
+    /// The manifests come from a git repository.
+    pub follows_git: bool,
+    /// Of the webhook; closed without one.
+    pub webhook_secret: Option<Arc<str>>,
     /// Members and leases.
     pub overview: Option<Overview>,
     /// The server behind the bus.
@@ -70,6 +78,7 @@ pub struct Told {
     /// Where the server's monitoring answers.
     pub monitor: Option<Arc<str>>,
     pub taps: Taps,
+    pub webhooks: Arc<webhook::Seen>,
 }
 
 impl std::fmt::Debug for Told {

@@ -6,7 +6,7 @@
 use axum::routing::{MethodRouter, get, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Told, dlq, members, metrics, openapi, status, tap, view};
+use super::{Told, dlq, members, metrics, openapi, revisions, status, tap, view, webhook};
 
 pub(super) struct Route {
     pub path: &'static str,
@@ -128,6 +128,7 @@ pub(super) fn route<const N: usize>(
 /// For everybody.
 pub(super) fn open() -> Vec<Route> {
     vec![
+        webhook::route(),
         route("/healthz", get(status::healthz), [Operation::get("The process is alive.")]),
         route(
             "/readyz",
@@ -183,6 +184,7 @@ pub(super) fn guarded() -> Vec<Route> {
             .refuses(503, "The process is stopping.")],
         ),
     ];
+    routes.extend(revisions::routes());
     routes.extend(members::routes());
     routes.extend(dlq::routes());
     routes

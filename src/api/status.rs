@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
 use super::lag::{self, ASK_WAIT_MAX};
-use super::{Told, server_behind, view};
+use super::{Told, revisions, server_behind, view};
 use crate::id::{UnitId, UnitKind};
 use crate::ports::bus::{Error as BusError, StreamInfo};
 use crate::unit::status::{State as UnitState, Unit};
@@ -48,6 +48,8 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
     }));
     warnings.extend(units.iter().filter_map(unit_warning));
     warnings.extend(manifest_warnings(&manifests));
+    let (sync, of_sync) = revisions::sync_warnings(&told).await;
+    warnings.extend(of_sync);
     let server = server_behind::look(&told).await;
     warnings.extend(server.iter().flat_map(server_behind::warnings));
     let uptime = told.clock.monotonic().saturating_sub(told.started);
@@ -61,6 +63,7 @@ pub(super) async fn status(State(told): State<Told>) -> Json<view::Status> {
         data_dir: told.data_dir.as_deref().map(str::to_owned),
         server,
         manifests,
+        sync,
         streams,
         units,
         warnings,
@@ -123,7 +126,7 @@ pub(super) fn unit_named(told: &Told, name: &str) -> Option<Arc<Unit>> {
     told.registry.get(&UnitId::new(unit_kind(kind)?, name))
 }
 
-fn unit_kind(text: &str) -> Option<UnitKind> {
+pub(super) fn unit_kind(text: &str) -> Option<UnitKind> {
     [UnitKind::HttpIn, UnitKind::Source, UnitKind::Flow, UnitKind::Sink].into_iter().find(|kind| kind.as_str() == text)
 }
 
@@ -205,7 +208,12 @@ async fn not_ready(told: &Told) -> Vec<String> {
         .filter(|unit| {
             !matches!(
                 unit.state(),
-                UnitState::Running | UnitState::Paused | UnitState::Standby | UnitState::Parked | UnitState::Failed
+                UnitState::Running
+                    | UnitState::Paused
+                    | UnitState::Standby
+                    | UnitState::Suspended
+                    | UnitState::Parked
+                    | UnitState::Failed
             )
         })
         .map(|unit| format!("{} is {}", unit.id, view::state_text(unit.state())))

@@ -2,11 +2,13 @@
 //!
 //! Fields are only ever added. Durations are seconds, times RFC 3339.
 
+pub mod revisions;
 mod tap;
 
 pub use crate::runtime::load::Shown as ManifestProblem;
 pub use crate::runtime::ownership::overview::{ShownLease as Lease, ShownMember as Member};
 pub use crate::runtime::reload::Manifests;
+pub use crate::runtime::sync::Sync;
 pub use tap::{Payload, TapEnd, TapEvent, TapGap, TapMessage, TapOpen, TapStep};
 
 use schemars::JsonSchema;
@@ -32,6 +34,9 @@ pub struct Status {
     #[serde(default)]
     pub server: Option<Server>,
     pub manifests: Manifests,
+    /// How the git repository stands, if one is followed.
+    #[serde(default)]
+    pub sync: Option<Sync>,
     pub streams: Vec<Stream>,
     pub units: Vec<Unit>,
     /// What a person should look at.
@@ -215,6 +220,7 @@ pub(in crate::api) fn state_text(state: status::State) -> &'static str {
         status::State::Standby => "standby",
         status::State::Stopping => "stopping",
         status::State::Stopped => "stopped",
+        status::State::Suspended => "suspended",
         status::State::Parked => "parked",
         status::State::Failed => "failed",
     }

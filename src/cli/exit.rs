@@ -7,6 +7,8 @@ pub enum Exit {
     Ok,
     /// Something was looked at and is not as it should be.
     Problems,
+    /// Two things were compared and differ: `plan`, `diff`.
+    Differs,
     /// The command line itself is wrong.
     Usage,
     /// The command could not do its work: a file cannot be written, an address is taken.
@@ -20,8 +22,9 @@ pub const HELP: &str = "\
 Exit codes:
    0  done, nothing wrong
    1  problems were found
-   2  wrong use of the command line
+   2  there is a difference (`plan`, `diff`)
    3  the command could not do its work
+  64  wrong use of the command line
   75  the bus went away: start the process again";
 
 impl Exit {
@@ -29,7 +32,8 @@ impl Exit {
         match self {
             Exit::Ok => 0,
             Exit::Problems => 1,
-            Exit::Usage => 2,
+            Exit::Differs => 2,
+            Exit::Usage => 64,
             Exit::Failed => 3,
             Exit::BusAway => 75,
         }
@@ -48,7 +52,7 @@ mod tests {
 
     #[test]
     fn every_code_is_in_the_help() {
-        for exit in [Exit::Ok, Exit::Problems, Exit::Usage, Exit::Failed, Exit::BusAway] {
+        for exit in [Exit::Ok, Exit::Problems, Exit::Differs, Exit::Usage, Exit::Failed, Exit::BusAway] {
             assert!(HELP.lines().any(|line| line.starts_with(&format!("  {:>2}  ", exit.code()))), "{exit:?}");
         }
     }

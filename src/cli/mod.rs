@@ -7,10 +7,12 @@ pub mod data;
 pub mod dlq;
 pub mod exit;
 pub mod explain;
+mod git;
 pub mod members;
 pub mod new;
 pub mod output;
 pub mod purge;
+pub mod revisions;
 pub mod run;
 pub mod schema;
 pub mod status;
@@ -38,6 +40,14 @@ enum Command {
     Test(test::Args),
     Status(status::Args),
     Dlq(Box<dlq::Args>),
+    Plan(revisions::PlanArgs),
+    Apply(revisions::ApplyArgs),
+    Publish(revisions::PublishArgs),
+    History(revisions::HistoryArgs),
+    Diff(revisions::DiffArgs),
+    Rollback(revisions::RollbackArgs),
+    Suspend(revisions::SuspendArgs),
+    Resume(revisions::ResumeArgs),
     Purge(purge::Args),
     Members(members::MembersArgs),
     Leases(members::LeasesArgs),
@@ -72,6 +82,14 @@ pub fn main() -> Exit {
         Command::Test(args) => test::run(&args),
         Command::Status(args) => status::main(args),
         Command::Dlq(args) => dlq::main(*args),
+        Command::Plan(args) => revisions::plan(args),
+        Command::Apply(args) => revisions::apply(args),
+        Command::Publish(args) => revisions::publish(args),
+        Command::History(args) => revisions::history(args),
+        Command::Diff(args) => revisions::diff(args),
+        Command::Rollback(args) => revisions::rollback(args),
+        Command::Suspend(args) => revisions::suspend(args),
+        Command::Resume(args) => revisions::resume(args),
         Command::Purge(args) => purge::main(args),
         Command::Members(args) => members::members(args),
         Command::Leases(args) => members::leases(args),

@@ -9,6 +9,7 @@ use clap::Args as ClapArgs;
 
 use super::cluster;
 use super::exit::Exit;
+use super::git;
 use crate::api;
 use crate::connectors::http::tls;
 use crate::id::{Names, SUBJECT_ROOT_DEFAULT};
@@ -23,15 +24,17 @@ use crate::runtime::units;
 
 /// The manifests are not looked at more often than this.
 const LOOK_PERIOD_MIN: Duration = Duration::from_millis(100);
+/// Where the manifests are when nobody says.
+const MANIFESTS_DEFAULT: &str = "manifests";
 /// Smallest byte limit of the message stream.
 const MESSAGES_BYTES_MIN: u64 = 4 << 20;
 
 /// Run the units that the manifests declare, until told to stop.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Folder or file of manifests.
-    #[arg(default_value = "manifests", env = "VEJAS_MANIFESTS")]
-    manifests: PathBuf,
+    /// Folder or file of manifests. Default: manifests. With a git repository there is none.
+    #[arg(env = "VEJAS_MANIFESTS")]
+    manifests: Option<PathBuf>,
     /// Where the embedded bus keeps messages and state.
     #[arg(long, env = "VEJAS_DATA_DIR", default_value = ".vejas")]
     data_dir: PathBuf,
@@ -90,6 +93,8 @@ pub struct Args {
     #[arg(long, env = "VEJAS_LOG_FORMAT", default_value = "auto", value_enum)]
     log_format: Format,
     #[command(flatten)]
+    git: git::Args,
+    #[command(flatten)]
     cluster: cluster::Args,
 }
 
@@ -104,7 +109,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     ByteSize::parse(text).map(|size| size.0).map_err(|error| error.to_string())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     Span::parse(text).map(|span| span.0).map_err(|error| error.to_string())
 }
 
@@ -155,10 +160,18 @@ fn start(args: Args) -> Result<(), start::Error> {
 }
 
 fn config(args: Args) -> Result<Config, String> {
-    if !args.manifests.exists() {
+    let git = args.git.config(&args.data_dir)?;
+    if let (Some(_), Some(manifests)) = (&git, &args.manifests) {
+        return Err(format!(
+            "the manifests come from git (VEJAS_GIT_URL) or from {} (VEJAS_MANIFESTS): name one of them",
+            manifests.display()
+        ));
+    }
+    let manifests = args.manifests.unwrap_or_else(|| MANIFESTS_DEFAULT.into());
+    if git.is_none() && !manifests.exists() {
         return Err(format!(
             "there is nothing at {}: name a folder of manifests, or start one with `vejas new flow`",
-            args.manifests.display()
+            manifests.display()
         ));
     }
     if args.max_bytes < MESSAGES_BYTES_MIN {
@@ -170,7 +183,8 @@ fn config(args: Args) -> Result<Config, String> {
     Ok(Config {
         bus,
         ownership,
-        manifests: args.manifests,
+        manifests,
+        git,
         data_dir: args.data_dir,
         names: Names::new(&args.subject_root).map_err(|error| error.to_string())?,
         instance: args.instance.unwrap_or_else(host_name),
@@ -237,6 +251,9 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
         loaded: loaded.clone(),
         manifests: handle.manifests.clone(),
         backlogs: handle.backlogs.clone(),
+        publisher: Some(handle.publisher.clone()),
+        follows_git: handle.config.git.is_some(),
+        webhook_secret: handle.config.git.as_ref().and_then(|git| git.webhook_secret.as_deref().map(Arc::from)),
         overview: Some(Overview {
             context: handle.context.clone(),
             handle: handle.ownership.clone(),
@@ -252,6 +269,7 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
             BusConfig::Nats(server) => server.monitor.as_deref().map(Arc::from),
         },
         taps: api::Taps::default(),
+        webhooks: Arc::default(),
     };
     let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });
     let options = api::Options { address: handle.config.api_addr.clone(), tls, tokens };

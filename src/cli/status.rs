@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::exit::Exit;
@@ -158,9 +159,23 @@ pub(super) struct At<'a> {
 
 /// Asks, and reads the answer.
 pub(super) async fn ask<T: DeserializeOwned>(at: &At<'_>, method: reqwest::Method, path: &str) -> Result<T, Error> {
+    send(at, method, path, None::<&()>).await
+}
+
+/// The same with a body.
+pub(super) async fn send<T: DeserializeOwned>(
+    at: &At<'_>,
+    method: reqwest::Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<T, Error> {
     let server = at.server.trim_end_matches('/').to_owned();
     let client = client(&server, at.ca, Some(ANSWER_WAIT_MAX))?;
     let mut request = client.request(method, format!("{server}{path}"));
+    if let Some(body) = body {
+        let body = serde_json::to_vec(body).expect("texts and numbers are JSON");
+        request = request.header("content-type", "application/json").body(body);
+    }
     if let Some(token) = at.token {
         request = request.bearer_auth(token);
     }

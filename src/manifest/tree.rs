@@ -17,6 +17,15 @@ pub const FILES_MAX: usize = 100_000;
 /// Levels of folders one tree may have.
 pub const DEPTH_MAX: usize = 64;
 
+/// A file by its path in the tree, of at most so many bytes.
+pub type Beside = dyn Fn(&str, u64) -> Result<Vec<u8>, FileFault> + Send + Sync;
+
+/// Manifests, and the files they name, from elsewhere than a folder.
+pub struct Snapshot {
+    pub tree: Tree,
+    pub beside: Box<Beside>,
+}
+
 /// Reads all manifests below `roots`, each a folder or a file, in the order of their paths.
 pub fn read(roots: &[PathBuf]) -> Tree {
     let mut tree = Tree::default();
@@ -192,6 +201,28 @@ pub fn read_beside(roots: &[PathBuf], manifest: &str, relative: &str, bytes_max:
     read_bounded(&real, bytes_max).map_err(fault)
 }
 
+/// The path in the tree of what a manifest names, relative to itself; none when that lies outside. For trees without links.
+pub fn path_beside(manifest: &str, relative: &str) -> Option<String> {
+    let mut parts: Vec<&str> = manifest.split('/').collect();
+    parts.pop();
+    if relative.starts_with('/') {
+        return None;
+    }
+    for part in relative.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => _ = parts.pop()?,
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Whether a file of that path in a tree is read as a manifest.
+pub fn is_read(path: &str) -> bool {
+    is_manifest(Path::new(path)) && !path.split('/').any(|part| part.starts_with('.'))
+}
+
 fn parent(path: &Path) -> PathBuf {
     path.parent().map_or_else(PathBuf::new, Path::to_path_buf)
 }
@@ -241,6 +272,15 @@ mod tests {
         assert_eq!(names(&tree), ["b.yaml", "a.yaml"]);
         let codes: Vec<Code> = tree.problems.iter().map(|problem| problem.code).collect();
         assert_eq!(codes, [Code::LeavesTree, Code::LeavesTree, Code::Unreadable, Code::LeavesTree]);
+    }
+
+    #[test]
+    fn a_path_beside_a_manifest_is_found_without_files() {
+        let beside = |relative| path_beside("sub/a.yaml", relative);
+        assert_eq!(beside("vat.csv").as_deref(), Some("sub/vat.csv"));
+        assert_eq!(beside("./../x//y.csv").as_deref(), Some("x/y.csv"));
+        assert_eq!((beside("../../secret"), beside("/etc/hostname")), (None, None));
+        assert!(is_read("a/b.yml") && !is_read("a/.b.yml") && !is_read(".g/b.yml") && !is_read("a/b.csv"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 
 use super::bus::{Answer, Error};
@@ -95,4 +96,14 @@ pub trait Store: Send + Sync + 'static {
     /// What is there, then [`Change::CaughtUp`], then every change. Only a notification: a watcher that falls behind
     /// may miss intermediate values of a key, never its last one. The stream ends with an error when the watch breaks.
     fn watch(&self, bucket: &str, prefix: &str) -> BoxStream<'static, Result<Change, Error>>;
+
+    /// The same for one key.
+    fn watch_key(&self, bucket: &str, key: &str) -> BoxStream<'static, Result<Change, Error>> {
+        let wanted = key.to_owned();
+        let is_of_key = move |change: &Result<Change, Error>| match change {
+            Ok(Change::Put(Entry { key, .. }) | Change::Gone { key, .. }) => *key == wanted,
+            Ok(Change::CaughtUp) | Err(_) => true,
+        };
+        Box::pin(self.watch(bucket, key).filter(move |change| std::future::ready(is_of_key(change))))
+    }
 }

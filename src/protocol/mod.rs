@@ -5,7 +5,7 @@
 //! assumptions, its invariants and what is not shown yet are in this folder's `README.md`. `tests/model/` explores this very type;
 //! `runtime::ownership` drives it in a process.
 //!
-//! [`parts`] stands by itself: under which version of a unit a message is worked on.
+//! [`parts`] and [`publish`] stand by themselves: under which version of a unit a message is worked on, and which versions are published.
 //!
 //! Not here: how records are spelt on a bus, pings, watches, and everything that waits.
 
@@ -21,6 +21,7 @@ pub mod mutant;
 pub mod node;
 pub mod parts;
 pub mod predicates;
+pub mod publish;
 pub mod record;
 mod session;
 pub mod timers;

@@ -147,6 +147,14 @@ impl Run {
         Ok(Some(Run { granted: highest + ahead.min(GRANTED_AHEAD_MAX), ..self.clone() }))
     }
 
+    /// The same ahead of need: what is in hand reaches up to `highest` and is granted, and little is left beyond it. `None` while half
+    /// of what may be granted ahead is left, or nothing more exists.
+    pub fn granting_early(&self, highest: u64, ahead: u64) -> Option<Run> {
+        let granted = highest + ahead.min(GRANTED_AHEAD_MAX);
+        let is_due = self.granted.saturating_sub(highest) < GRANTED_AHEAD_MAX / 2 && granted > self.granted;
+        (is_due && self.last().digest.is_some()).then(|| Run { granted, ..self.clone() })
+    }
+
     /// Work up to `sequence` has been done by whoever needs no grant for it, see `runtime::parts`. The record catches up.
     pub fn raised(mut self, sequence: u64) -> Run {
         if self.last().digest.is_some() {

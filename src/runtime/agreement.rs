@@ -7,21 +7,14 @@
 //!
 //! A process that has its bus to itself publishes what it is given.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
-use super::config::{BusConfig, Config};
-use super::contents::{self, Piece};
-use super::load::LoadedUnit;
-use super::ownership;
+use super::planning::Plan;
+use super::publisher::{Publisher, shown};
 use super::units::{Change, Error};
-use super::versions::{Head, Versions};
-use crate::id::UnitId;
-use crate::ports::clock::SharedClock;
-use crate::unit::context::Context;
+use super::versions::Written;
+use crate::protocol::publish::{Head, Suspension};
+use crate::unit::status::short;
 
 /// How long all members must have reported the same set before it is published.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -30,102 +23,88 @@ const SETTLE: Duration = Duration::from_secs(3);
 const FIRST_TRIES_MAX: u32 = 4;
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// One unit of a set.
-pub(super) struct Listed {
-    pub id: UnitId,
-    pub digest: String,
-    pub pieces: Vec<Arc<Piece>>,
-}
-
 pub(super) enum Decision {
-    /// The given set is the one that the cluster runs, under this head.
+    /// The given set is the one that runs, under this head.
     Run(Head),
-    /// The cluster runs another one; why, for people.
+    /// Another one runs; why, for people.
     Differs(Head, String),
 }
 
+/// What runs here.
+#[derive(Debug, PartialEq, Eq)]
+struct Running {
+    no: u64,
+    revision: String,
+    suspended: Vec<Suspension>,
+    /// Why it is not the given set, if it is not.
+    degraded: Option<String>,
+}
+
 pub(super) struct Agreement {
-    alone: bool,
-    versions: Arc<Versions>,
-    ownership: ownership::Handle,
-    clock: SharedClock,
-    /// The set that runs here, and why it is not the given one if it is not.
-    running: Option<(String, Option<String>)>,
+    publisher: Publisher,
+    running: Option<Running>,
     /// Since when all members have reported this set, by the monotonic clock.
     agreed: Option<(String, Duration)>,
 }
 
 impl Agreement {
-    pub fn new(config: &Config, context: &Context, versions: &Arc<Versions>, ownership: &ownership::Handle) -> Self {
-        Agreement {
-            alone: matches!(config.bus, BusConfig::Embedded),
-            versions: Arc::clone(versions),
-            ownership: ownership.clone(),
-            clock: Arc::clone(&context.clock),
-            running: None,
-            agreed: None,
-        }
-    }
-
-    /// Nobody else is on this bus.
-    pub fn is_alone(&self) -> bool {
-        self.alone
+    pub fn new(publisher: &Publisher) -> Self {
+        Agreement { publisher: publisher.clone(), running: None, agreed: None }
     }
 
     /// Decides for a set that this instance was given, and publishes it when it is time.
-    pub async fn decide(&mut self, revision: &str, set: &[Listed]) -> Result<Decision, Error> {
+    pub async fn decide(&mut self, plan: &Plan) -> Result<Decision, Error> {
+        self.publisher.ownership.describe(|describes| plan.revision.clone_into(&mut describes.revision));
+        loop {
+            let (head, at) = self.publisher.versions.head().await?;
+            if head.is_published() && head.revision == plan.revision {
+                return Ok(Decision::Run(head));
+            }
+            if head.is_published() && !self.may_publish(&head, &plan.revision) {
+                let reason = self.reason(&plan.revision, &head);
+                return Ok(Decision::Differs(head, reason));
+            }
+            self.publisher.store(plan).await?;
+            let next = head.overtaken(&plan.revision, self.publisher.made("directory"), false);
+            // Lost: somebody else published, and what that was decides.
+            if let Written::Won(_) = self.publisher.versions.write_head(&next, at).await? {
+                return Ok(Decision::Run(next));
+            }
+        }
+    }
+
+    /// The head, waiting a little at a start.
+    pub async fn head(&self) -> Result<Head, Error> {
         // Later there is a set that runs, and another look in a moment.
         let tries_max = if self.running.is_none() { FIRST_TRIES_MAX } else { 1 };
         let mut tries = 1;
         loop {
-            match self.decide_now(revision, set).await {
-                Err(Error::Bus(error)) if error.is_retryable() && tries < tries_max => {
-                    tracing::warn!("what the cluster runs is not known yet: {error}");
+            match self.publisher.head().await {
+                Err(error) if error.is_retryable() && tries < tries_max => {
+                    tracing::warn!("what is published is not known yet: {error}");
                     tries += 1;
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
-                decided => return decided,
+                head => return Ok(head?),
             }
         }
     }
 
-    async fn decide_now(&mut self, revision: &str, set: &[Listed]) -> Result<Decision, Error> {
-        self.ownership.describe(|describes| revision.clone_into(&mut describes.revision));
-        let head = self.versions.head().await?;
-        let may_publish = self.alone || head.is_none() || self.is_agreed(revision);
-        match head {
-            Some((head, _)) if head.revision == revision => Ok(Decision::Run(head)),
-            Some((head, _)) if !may_publish => {
-                let reason = self.reason(revision, &head);
-                Ok(Decision::Differs(head, reason))
-            }
-            held => {
-                for unit in set {
-                    self.versions.store_contents(&unit.pieces).await?;
-                }
-                let piece = Piece { digest: revision.to_owned(), bytes: lines(set).into() };
-                self.versions.store_contents(&[Arc::new(piece)]).await?;
-                let at = held.map(|(_, at)| at);
-                match self.versions.publish(revision, at).await? {
-                    Some(head) => Ok(Decision::Run(head)),
-                    // Somebody else published: what that was decides.
-                    None => Box::pin(self.decide_now(revision, set)).await,
-                }
-            }
-        }
+    fn may_publish(&mut self, head: &Head, revision: &str) -> bool {
+        head.pin_of(revision, None).is_none() && (self.publisher.is_alone() || self.is_agreed(revision))
     }
 
     /// Every member reports this set, and has for a while.
     fn is_agreed(&mut self, revision: &str) -> bool {
-        let members = self.ownership.members();
-        let own = self.ownership.shown().inc;
+        let members = self.publisher.ownership.members();
+        let own = self.publisher.ownership.shown().inc;
         let here = members.iter().any(|member| Some(member.inc) == own);
         let all = members.iter().all(|member| member.describes.revision == revision);
         if !here || !all {
             self.agreed = None;
             return false;
         }
-        let now = self.clock.monotonic();
+        let now = self.publisher.context.clock.monotonic();
         match &self.agreed {
             Some((agreed, since)) if agreed == revision => now.saturating_sub(*since) >= SETTLE,
             _ => {
@@ -136,12 +115,18 @@ impl Agreement {
     }
 
     fn reason(&self, revision: &str, head: &Head) -> String {
-        let members = self.ownership.members();
+        if head.pin_of(revision, None).is_some() {
+            return format!(
+                "{} set the manifests of this instance aside: they take effect again when they change, or with `vejas publish`",
+                shown(&head.current())
+            );
+        }
+        let members = self.publisher.ownership.members();
         let others = members.iter().filter(|member| member.describes.revision != revision);
         let others: Vec<&str> = others.map(|member| member.instance.as_ref()).collect();
-        let (given, runs) = (crate::unit::status::short(revision), crate::unit::status::short(&head.revision));
+        let (given, runs) = (short(revision), short(&head.revision));
         // Whom it does not see itself among, it does not see whole.
-        let own = self.ownership.shown().inc;
+        let own = self.publisher.ownership.shown().inc;
         let until = if !members.iter().any(|member| Some(member.inc) == own) {
             "once all instances have them".to_owned()
         } else if others.is_empty() {
@@ -156,63 +141,40 @@ impl Agreement {
     }
 
     /// Whether something is to be done: the head has moved, the given set is agreed on, or it waits for other instances than it said.
-    pub async fn is_due(&mut self, revision: &str) -> Result<bool, Error> {
-        let Some((head, _)) = self.versions.head().await? else { return Ok(true) };
-        let differs = (head.revision != revision).then(|| self.reason(revision, &head));
-        let agreed = differs.is_some() && self.is_agreed(revision);
-        let told = self.running.as_ref() == Some(&(head.revision, differs));
-        Ok(!told || agreed)
+    pub fn is_due(&mut self, head: &Head, revision: Option<&str>) -> bool {
+        let differs = revision.filter(|revision| head.revision != *revision);
+        let reason = differs.map(|revision| self.reason(revision, head));
+        let agreed = differs.is_some_and(|revision| self.may_publish(head, revision));
+        let is_told = |running: &Running| {
+            let reason = reason.is_none() || running.degraded == reason;
+            (running.no, &running.revision, &running.suspended) == (head.no, &head.revision, &head.suspended) && reason
+        };
+        agreed || !self.running.as_ref().is_some_and(is_told)
     }
 
     /// This runs here now.
-    pub fn runs(&mut self, change: &Change) {
-        self.running = Some((change.revision.clone(), change.degraded.clone()));
+    pub fn runs(&mut self, change: &Change, head: &Head) {
+        self.running = Some(Running {
+            no: change.no,
+            revision: head.revision.clone(),
+            suspended: head.suspended.clone(),
+            degraded: change.degraded.clone(),
+        });
         metrics::gauge!("vejas_publication").set(change.no as f64);
-        metrics::gauge!("vejas_degraded").set(if change.degraded.is_some() { 1.0 } else { 0.0 });
-        self.ownership.describe(|describes| {
-            describes.no = change.no;
-            describes.degraded.clone_from(&change.degraded);
+        self.describe(change.no, change.degraded.as_deref());
+    }
+
+    /// What is published is not in effect here.
+    pub fn failed(&self, reason: &str) {
+        let no = self.running.as_ref().map_or(0, |running| running.no);
+        self.describe(no, Some(reason));
+    }
+
+    fn describe(&self, no: u64, degraded: Option<&str>) {
+        metrics::gauge!("vejas_degraded").set(if degraded.is_some() { 1.0 } else { 0.0 });
+        self.publisher.ownership.describe(|describes| {
+            describes.no = no;
+            describes.degraded = degraded.map(str::to_owned);
         });
     }
-
-    /// The units of the set that the cluster runs: what was given where it is the same, the others from their contents.
-    pub async fn units_of(
-        &self,
-        head: &Head,
-        given: &BTreeMap<UnitId, Arc<LoadedUnit>>,
-    ) -> Result<BTreeMap<UnitId, Arc<LoadedUnit>>, Error> {
-        let missing = |reason: &str| Error::Set { revision: head.revision.clone(), reason: reason.to_owned() };
-        let text = self.versions.content(&head.revision).await?.ok_or_else(|| missing("it is not stored any more"))?;
-        let text = std::str::from_utf8(&text).map_err(|error| missing(&error.to_string()))?;
-        let mut units = BTreeMap::new();
-        for line in text.lines() {
-            let (id, digest) = line.split_once(' ').ok_or_else(|| missing("a line is not `unit digest`"))?;
-            let id = UnitId::parse(id).ok_or_else(|| missing("a line names no unit"))?;
-            let unit = match given.get(&id) {
-                Some(unit) if unit.digest == digest => Arc::clone(unit),
-                _ => match contents::load(&self.versions, digest).await {
-                    Ok(unit) => Arc::new(unit),
-                    Err(contents::Error::Bus(error)) => return Err(error.into()),
-                    // The others run, and this one is run by the members that can.
-                    Err(error) => {
-                        tracing::error!(unit = %id, "not run here: {error}");
-                        continue;
-                    }
-                },
-            };
-            units.insert(id, unit);
-        }
-        Ok(units)
-    }
-}
-
-/// The set as it is stored and digested: sorted lines `<unit> <digest>`.
-fn lines(set: &[Listed]) -> String {
-    let sorted: BTreeMap<&UnitId, &str> = set.iter().map(|unit| (&unit.id, unit.digest.as_str())).collect();
-    sorted.into_iter().map(|(id, digest)| format!("{id} {digest}\n")).collect()
-}
-
-/// SHA-256 over the lines of a set.
-pub(super) fn revision(set: &[Listed]) -> String {
-    contents::hex(&Sha256::digest(lines(set).as_bytes()).into())
 }

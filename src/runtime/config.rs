@@ -11,6 +11,7 @@ use super::sink_worker::Jitter;
 use super::{ownership, streams};
 pub use crate::bus::nats::{Credentials, Tls};
 use crate::id::Names;
+use crate::origin::git;
 
 /// Room kept free below the dead-letter stream's message limit, so that a dead letter of the largest message fits.
 pub const DEAD_LETTER_HEADROOM_BYTES: usize = 64 << 10;
@@ -53,13 +54,23 @@ pub struct ServerConfig {
     pub monitor: Option<String>,
 }
 
+/// A git repository that the manifests are taken from.
+#[derive(Clone)]
+pub struct Git {
+    pub options: git::Options,
+    /// How often it is looked at.
+    pub period: Duration,
+    pub webhook_secret: Option<String>,
+}
+
 #[derive(Clone)]
 pub struct Config {
     pub bus: BusConfig,
     /// Who owns what only one instance may run.
     pub ownership: ownership::Settings,
-    /// Where the manifests are.
+    /// Where the manifests are, when they do not come from git.
     pub manifests: PathBuf,
+    pub git: Option<Git>,
     pub data_dir: PathBuf,
     pub names: Names,
     pub instance: String,
@@ -99,8 +110,11 @@ impl Config {
         streams::message_bytes_max(self.messages_bytes_max).min(self.bus_message_bytes_max)
     }
 
-    /// What relative paths in settings (`${file:…}`, `ca`) start from: the folder of the manifests.
+    /// What relative paths in settings (`${file:…}`, `ca`) start from: the folder of the manifests, or with git where the process was started.
     pub fn settings_base(&self) -> PathBuf {
+        if self.git.is_some() {
+            return PathBuf::new();
+        }
         if self.manifests.is_dir() {
             return self.manifests.clone();
         }

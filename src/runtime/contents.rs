@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::load::LoadedUnit;
+use super::settings::Environment;
 use super::versions::Versions;
 use crate::language::Compiler;
 use crate::manifest::check::{self, Checked, CheckedManifest, FileFault, ReadBeside, Tree, TreeFile};
@@ -140,8 +141,35 @@ impl<'a> Pieces<'a> {
     }
 }
 
+/// The file that declared a version.
+pub async fn file(versions: &Versions, digest: &str) -> Result<Option<String>, Error> {
+    let Some(bytes) = versions.content(digest).await? else { return Ok(None) };
+    Ok(serde_json::from_slice::<Document>(&bytes).ok().map(|document| document.path))
+}
+
+/// The manifest of a version as it is compared: its spec, and the digests of what it refers to. None when it is not stored any more.
+pub async fn shown(versions: &Versions, digest: &str) -> Result<Option<Json>, Error> {
+    let Some(bytes) = versions.content(digest).await? else { return Ok(None) };
+    let document: Result<Document, _> = serde_json::from_slice(&bytes);
+    Ok(document.ok().map(|document| {
+        let refers =
+            document.refers.into_iter().map(|one| (format!("{} {}", one.kind, one.name), Json::from(one.digest)));
+        let refers: serde_json::Map<String, Json> = refers.collect();
+        serde_json::json!({ "spec": document.spec, "refersTo": refers })
+    }))
+}
+
 /// Reads a version from its pieces and compiles it.
 pub async fn load(versions: &Versions, digest: &str) -> Result<LoadedUnit, Error> {
+    load_checked(versions, digest, None).await
+}
+
+/// The same; a variable that a setting refers to and `environment` does not have is an error.
+pub async fn load_checked(
+    versions: &Versions,
+    digest: &str,
+    environment: Option<Environment>,
+) -> Result<LoadedUnit, Error> {
     let mut gathered = Gathered::default();
     let mut wanted = vec![digest.to_owned()];
     while let Some(next) = wanted.pop() {
@@ -168,7 +196,7 @@ pub async fn load(versions: &Versions, digest: &str) -> Result<LoadedUnit, Error
     }
     let digest = digest.to_owned();
     let broke_off = digest.clone();
-    tokio::task::spawn_blocking(move || gathered.compile(&digest))
+    tokio::task::spawn_blocking(move || gathered.compile(&digest, environment.as_ref()))
         .await
         .map_err(|panic| Error::Unusable { digest: broke_off, reason: panic.to_string() })?
 }
@@ -196,7 +224,7 @@ impl Gathered {
         self.tree.files.push(TreeFile { path: path.clone(), bytes });
     }
 
-    fn compile(self, digest: &str) -> Result<LoadedUnit, Error> {
+    fn compile(self, digest: &str, environment: Option<&Environment>) -> Result<LoadedUnit, Error> {
         let compiler = Compiler::new();
         let read_beside = |manifest: &str, name: &str, bytes_max: u64| {
             let bytes = self.files.get(&(manifest.to_owned(), name.to_owned())).ok_or(FileFault::Missing)?;
@@ -206,10 +234,11 @@ impl Gathered {
             }
             Ok(bytes.to_vec())
         };
+        let is_set = environment.map(|environment| |name: &str| environment(name).is_some());
         let world = check::World {
             compiler: &compiler,
             read_beside: &read_beside,
-            is_set: None,
+            is_set: is_set.as_ref().map(|is_set| is_set as &(dyn Fn(&str) -> bool + Sync)),
             api_address: None,
             listen_default: ([127, 0, 0, 1], 0).into(),
             threads: 1,

@@ -137,7 +137,10 @@ impl Task {
         let ahead = deliveries.last().map_or(0, |delivery| delivery.pending);
         loop {
             match self.parts.cover(highest, ahead).await {
-                Ok(run) => return run,
+                Ok(run) => {
+                    self.parts.cover_early(highest, ahead);
+                    return run;
+                }
                 Err(error) if error.is_retryable() => tokio::time::sleep(REFUSED_WAIT).await,
                 Err(error) => {
                     tracing::error!(durable = %self.durable.name, "no work is granted: {error}");

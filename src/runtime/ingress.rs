@@ -12,7 +12,7 @@ use crate::connectors::http::tls;
 use crate::manifest::http_in::{self, HttpIn};
 use crate::manifest::value::Setting;
 use crate::unit::context::Context;
-use crate::unit::status;
+use crate::unit::status::{self, State};
 
 /// What of a message limit is kept for subject and headers.
 const HEADERS_BYTES: usize = DEAD_LETTER_HEADROOM_BYTES;
@@ -23,11 +23,16 @@ pub(super) fn route(
     config: &Config,
     settings: &Settings,
     unit: Arc<status::Unit>,
+    suspended: Option<String>,
 ) -> Result<Route, Error> {
     let auth = entrance.auth.as_ref().map(|stated| auth_of(stated, settings)).transpose();
     let auth = auth.map_err(|reason| Error::Unit { unit: one.id.clone(), reason })?;
     let schema = entrance.schema.as_ref().and_then(|name| one.validators.get(name.as_str()).cloned());
+    if let Some(why) = &suspended {
+        unit.set_state(State::Suspended, Some(why.clone()));
+    }
     Ok(Route {
+        suspended,
         unit,
         listen: entrance.listen.clone().unwrap_or_else(|| config.ingress_addr.clone()),
         tls: entrance.tls.as_ref().map(|tls| tls::Files { cert: (&tls.cert).into(), key: (&tls.key).into() }),

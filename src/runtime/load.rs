@@ -14,9 +14,9 @@ use super::reload;
 use crate::id::UnitId;
 use crate::language::{Compiler, Program, Tables};
 use crate::manifest::Manifest;
-use crate::manifest::check::{self, Checked, CheckedManifest, LeftOut};
+use crate::manifest::check::{self, Checked, CheckedManifest, FileFault, LeftOut, Tree};
 use crate::manifest::problem::{Problem, Severity};
-use crate::manifest::tree;
+use crate::manifest::tree::{self, Snapshot};
 use crate::transforms::{self, Locator};
 
 #[derive(Debug, thiserror::Error)]
@@ -141,46 +141,64 @@ pub async fn read(config: &Arc<Config>) -> Result<Loaded, Error> {
     }
 }
 
+/// Checks and compiles a snapshot. Blocks.
+pub fn compile(config: &Config, snapshot: &Snapshot) -> Result<Loaded, Error> {
+    let read_beside = |manifest: &str, relative: &str, bytes_max: u64| {
+        (snapshot.beside)(&tree::path_beside(manifest, relative).ok_or(FileFault::Outside)?, bytes_max)
+    };
+    compile_tree(config, &snapshot.tree, &read_beside).map(|(loaded, _)| loaded)
+}
+
 fn read_blocking(config: &Config) -> Result<Loaded, Error> {
     let roots = [config.manifests.clone()];
     let tree = tree::read(&roots);
-    let compiler = Compiler::new();
     let beside = Mutex::new(BTreeSet::new());
     let read_beside = |manifest: &str, relative: &str, bytes_max: u64| {
         let folder = Path::new(manifest).parent().unwrap_or(Path::new(""));
         beside.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.join(relative));
         tree::read_beside(&roots, manifest, relative, bytes_max)
     };
+    let (mut loaded, tree) = compile_tree(config, &tree, &read_beside)?;
+    loaded.beside = beside.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+    // Before and after: what was read in between is one content.
+    let before = reload::fingerprint_of(tree, &loaded.beside);
+    loaded.fingerprint = Some(reload::fingerprint(&config.manifests, &loaded.beside)).filter(|after| *after == before);
+    Ok(loaded)
+}
+
+fn compile_tree<'t>(
+    config: &Config,
+    tree: &'t Tree,
+    read_beside: &check::ReadBeside<'_>,
+) -> Result<(Loaded, &'t Tree), Error> {
+    let compiler = Compiler::new();
     let world = check::World {
         compiler: &compiler,
-        read_beside: &read_beside,
+        read_beside,
         is_set: Some(&|name| (config.environment)(name).is_some()),
         api_address: config.api_addr.parse().ok(),
         listen_default: address(&config.ingress_addr)?,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let mut checked = check::check(&tree, &world);
+    let mut checked = check::check(tree, &world);
     let mut pieces = BTreeMap::new();
-    let mut making = Pieces::new(&checked, &read_beside);
+    let mut making = Pieces::new(&checked, read_beside);
     for one in &checked.manifests {
         if one.manifest.unit().is_some() {
             pieces.insert(one.digest, making.of(one)?);
         }
     }
-    let beside: Vec<PathBuf> = beside.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
-    // Before and after: what was read in between is one content.
-    let before = reload::fingerprint_of(&tree, &beside);
-    let fingerprint = Some(reload::fingerprint(&config.manifests, &beside)).filter(|after| *after == before);
     let errors = checked.problems.iter().filter(|problem| problem.severity == Severity::Error);
-    Ok(Loaded {
-        fingerprint,
+    let loaded = Loaded {
+        fingerprint: None,
         problems: checked.problems.iter().map(shown).collect(),
         faulty: errors.map(|problem| problem.place.source.path.clone()).collect(),
         documents: checked.documents,
         left_out: std::mem::take(&mut checked.left_out),
-        beside,
+        beside: Vec::new(),
         units: units(checked, &|digest| pieces.get(digest).cloned().unwrap_or_default()),
-    })
+    };
+    Ok((loaded, tree))
 }
 
 fn address(text: &str) -> Result<SocketAddr, Error> {

@@ -3,7 +3,10 @@
 //! [`start`] is the place to begin; `flow_worker` and `sink_worker` are the two loops that move messages.
 
 mod agreement;
+mod audit;
 mod backing;
+mod candidates;
+pub mod changes;
 pub mod clock;
 pub mod config;
 pub mod contents;
@@ -16,6 +19,8 @@ mod ingress;
 pub mod load;
 pub mod ownership;
 pub mod parts;
+pub mod planning;
+pub mod publisher;
 pub mod reading;
 pub mod reload;
 pub mod settings;
@@ -25,6 +30,7 @@ pub mod sink_worker;
 pub mod sources;
 pub mod start;
 pub mod streams;
+pub mod sync;
 pub mod telemetry;
 pub mod trim;
 pub mod units;

@@ -142,6 +142,14 @@ impl UnitParts {
         }
     }
 
+    /// Reads the record, if there is one.
+    pub async fn look(&self) -> Result<(), Error> {
+        if let Some((run, revision)) = self.versions.run(&self.id).await? {
+            self.keep(run, revision);
+        }
+        Ok(())
+    }
+
     fn keep(&self, run: Run, revision: u64) -> Arc<Run> {
         let run = Arc::new(run);
         *self.lock() = Some((Arc::clone(&run), revision));
@@ -282,6 +290,25 @@ impl UnitParts {
                 }
             }
         }
+    }
+
+    /// Asks for more while work goes on under what is granted, so that the next batch need not wait. What comes of it is seen by
+    /// [`UnitParts::cover`]; a failure is met there too.
+    pub fn cover_early(self: &Arc<Self>, highest: u64, ahead: u64) {
+        let is_due = |run: &Arc<Run>| run.granting_early(highest, ahead).is_some();
+        if self.granting == Granting::ByAcknowledgement || !self.current().as_ref().is_some_and(is_due) {
+            return;
+        }
+        let parts = Arc::clone(self);
+        tokio::spawn(async move {
+            // Somebody is asking: that will do.
+            let Ok(_asking) = parts.asking.try_lock() else { return };
+            let Some((run, revision)) = parts.lock().clone() else { return };
+            let Some(next) = run.granting_early(highest, ahead) else { return };
+            if let Ok(Written::Won(revision)) = parts.versions.write_run(&parts.id, &next, Some(revision)).await {
+                parts.keep(next, revision);
+            }
+        });
     }
 
     /// Rule cut-14: the first part, if everything in it is acknowledged and there is a later one.

@@ -89,6 +89,11 @@ pub(super) struct Wish {
 #[derive(Clone)]
 pub(super) enum Version {
     Running(Arc<LoadedUnit>),
+    /// Its record follows and nothing works; why, for people.
+    Suspended {
+        version: Arc<LoadedUnit>,
+        why: String,
+    },
     /// Its manifest has an error and no version ran before: what would come to it waits.
     Waiting {
         reads: Vec<String>,
@@ -297,14 +302,16 @@ impl Keeper {
     async fn prepare(&mut self, wish: &Wish) -> Result<Option<(Arc<UnitParts>, VecDeque<Ready>)>, Error> {
         let shared = &self.shared;
         let granting = match &wish.version {
-            Version::Running(version) => granting(version, shared.context.bus.settles_atomically()),
+            Version::Running(version) | Version::Suspended { version, .. } => {
+                granting(version, shared.context.bus.settles_atomically())
+            }
             _ => Granting::ByAcknowledgement,
         };
         let parts =
             Arc::new(UnitParts::new(shared.context.clone(), Arc::clone(&shared.versions), self.id.clone(), granting));
         let before = self.before.as_ref().map(|(number, info)| (*number, info));
         match &wish.version {
-            Version::Running(version) => {
+            Version::Running(version) | Version::Suspended { version, .. } => {
                 shared.registry.add(self.id.clone(), &version.digest, version.declared.clone());
                 let (from, start) = reads(version).ok_or_else(|| Error::Unit("it does not read".to_owned()))?;
                 let wanted = Wanted {
@@ -312,6 +319,14 @@ impl Keeper {
                     reads: parts::reads(&shared.context.names, &self.id, from),
                 };
                 parts.roll(Some((&wanted, start, &version.pieces)), wish.no, before).await?;
+                if let Version::Suspended { why, .. } = &wish.version {
+                    parts.ensure_durables(IN_FLIGHT_MAX).await?;
+                    self.show_durable(&parts);
+                    if let Some(unit) = self.unit() {
+                        unit.set_state(State::Suspended, Some(why.clone()));
+                    }
+                    return Ok(None);
+                }
                 self.start(version, &parts).await.map(|workers| Some((parts, workers)))
             }
             Version::Waiting { reads, start } => {
@@ -530,7 +545,8 @@ impl Keeper {
     }
 }
 
-fn reads(version: &LoadedUnit) -> Option<(Vec<&str>, StartFrom)> {
+/// What a flow or a sink reads, and from where it starts.
+pub(super) fn reads(version: &LoadedUnit) -> Option<(Vec<&str>, StartFrom)> {
     let (from, start) = match &version.manifest.spec {
         Spec::Flow(flow) => (&flow.from, flow.start_from),
         Spec::Sink(sink) => (&sink.from, sink.start_from),

@@ -23,14 +23,17 @@ use super::clock::SystemClock;
 use super::config::Config;
 use super::dead_letters::{self, DeadLetters};
 use super::ownership::members::Describes;
+use super::publisher::Publisher;
 use super::reading::Backlogs;
 use super::reload::{self, Reloads};
 use super::units::{self, Units};
-use super::{load, ownership, shutdown, streams, telemetry, trim};
+use super::{candidates, load, ownership, shutdown, streams, sync, telemetry, trim};
 use crate::bus::embedded::OpenError;
 use crate::bus::nats;
+use crate::origin::git::Mirror;
 use crate::ports::clock::SharedClock;
 use crate::ports::peers::Peers;
+use crate::protocol::publish::Head;
 use crate::unit::context::Context;
 use crate::unit::status::Registry;
 
@@ -91,6 +94,7 @@ pub struct Handle {
     pub metrics: PrometheusHandle,
     pub manifests: reload::Told,
     pub backlogs: Backlogs,
+    pub publisher: Publisher,
     /// When the process started, by the monotonic clock.
     pub started: Duration,
     /// Cancelled when the process is told to stop.
@@ -123,10 +127,16 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let config = Arc::new(config);
     let clock: SharedClock = Arc::new(SystemClock);
     let started = clock.monotonic();
-    let loaded = load::load(&config).await?;
+    let loaded = match &config.git {
+        Some(_) => None,
+        None => Some(load::load(&config).await?),
+    };
     let told = reload::Told::default();
-    told.read(&config, &loaded);
-    let mut reloads = config.look_period.map(|period| Reloads::new(&config, period, &loaded));
+    if let Some(loaded) = &loaded {
+        told.read(&config, loaded);
+    }
+    let reloads = config.look_period.zip(loaded.as_ref());
+    let mut reloads = reloads.map(|(period, loaded)| Reloads::new(&config, period, loaded));
     let backing = Backing::open(&config, &clock).await?;
     let (bus, store, peers) = (Arc::clone(&backing.bus), Arc::clone(&backing.store), Arc::clone(&backing.peers));
     // From here on everybody reads what this bus takes.
@@ -158,6 +168,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let (ownership, owning) = ownership::start(context.clone(), peers, config.ownership.clone(), describes);
     let mut owning = tokio::spawn(owning);
     let backlogs = Backlogs::default();
+    let publisher = Publisher::new(&context, &config, &ownership);
     let handle = Handle {
         ownership: ownership.clone(),
         peers: Arc::clone(&backing.peers),
@@ -169,6 +180,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         metrics: metrics.clone(),
         manifests: told.clone(),
         backlogs: backlogs.clone(),
+        publisher: publisher.clone(),
         started,
         draining: entrances.clone(),
         ended: ended.clone(),
@@ -177,14 +189,23 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let mut side = JoinSet::new();
     side.spawn(dead_letters::watch(dead_letters, workers.clone()));
     side.spawn(upkeep(metrics, workers.clone()));
+    let (tell_head, mut heads) = watch::channel(Head::default());
+    side.spawn(candidates::follow(publisher.clone(), tell_head, workers.clone()));
 
     let (mut units, change) =
-        Units::start(loaded, &context, &config, &registry, &entrances, backlogs, ownership.clone()).await?;
+        Units::start(loaded, &publisher, &context, &config, &registry, &entrances, backlogs, ownership.clone()).await?;
+    // From git, and nothing published yet: there is nothing to be ready with.
+    let mut ready = Some(door.ready);
+    if config.git.is_none() || change.no > 0 {
+        open(&mut ready, &registry, &config);
+    }
     told.applied(&Ok(change), context.clock.now());
     // Only now: a unit without a durable holds nothing.
     units.own_chore("chore/trim", trim::chore(context.clone(), config.retention)).await;
-    (door.ready)();
-    tracing::info!(units = registry.all().len(), bus = %config.bus.shown(&config.data_dir), "ready");
+    if let Some(git) = &config.git {
+        let mirror = Mirror::new(git.options.clone());
+        units.own_chore("chore/sync", sync::chore(publisher, mirror, git.period)).await;
+    }
 
     let failed = tokio::select! {
         signal = signals.next() => {
@@ -197,7 +218,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         }
         reason = backing.stopped() => Some(Error::Failed(reason)),
         ended = &mut owning => Some(not_owning(ended)),
-        reason = follow(&mut units, reloads.as_mut(), &told, &context, &config) => Some(Error::Failed(reason)),
+        reason = follow(&mut units, reloads.as_mut(), &mut heads, &told, &context, &config, &mut ready) => Some(Error::Failed(reason)),
     };
     if let Some(error) = &failed {
         tracing::error!("cannot go on: {error}");
@@ -218,6 +239,14 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     failed.map_or(Ok(()), Err)
 }
 
+/// Every unit is up.
+fn open(ready: &mut Option<Box<dyn FnOnce() + Send>>, registry: &Registry, config: &Config) {
+    if let Some(ready) = ready.take() {
+        ready();
+        tracing::info!(units = registry.all().len(), bus = %config.bus.shown(&config.data_dir), "ready");
+    }
+}
+
 /// Why nobody drives the ownership of units any more.
 fn not_owning(ended: Result<Result<(), ownership::Error>, JoinError>) -> Error {
     match ended {
@@ -233,9 +262,11 @@ fn not_owning(ended: Result<Result<(), ownership::Error>, JoinError>) -> Error {
 async fn follow(
     units: &mut Units,
     mut reloads: Option<&mut Reloads>,
+    heads: &mut watch::Receiver<Head>,
     told: &reload::Told,
     context: &Context,
     config: &Config,
+    ready: &mut Option<Box<dyn FnOnce() + Send>>,
 ) -> String {
     let mut collections = tokio::time::interval(COLLECT_PERIOD);
     let mut looks = tokio::time::interval(HEAD_PERIOD);
@@ -255,7 +286,8 @@ async fn follow(
                     reason = units.failed() => return reason,
                     loaded = &mut next => break loaded,
                     _ = collections.tick() => units.collect().await,
-                    _ = looks.tick() => look_at_cluster(units, told, context).await,
+                    _ = looks.tick() => look_at_head(units, told, context, config, ready).await,
+                    Ok(()) = heads.changed() => look_at_head(units, told, context, config, ready).await,
                 }
             }
         };
@@ -279,15 +311,24 @@ async fn follow(
     }
 }
 
-/// Follows what the cluster runs, if that is another set than before.
-async fn look_at_cluster(units: &mut Units, told: &reload::Told, context: &Context) {
+/// Follows what is published, if that is another set than before.
+async fn look_at_head(
+    units: &mut Units,
+    told: &reload::Told,
+    context: &Context,
+    config: &Config,
+    ready: &mut Option<Box<dyn FnOnce() + Send>>,
+) {
     match units.reconsider().await {
         Ok(None) => {}
         Ok(Some(change)) => {
             reload::log(&change);
+            if change.no > 0 {
+                open(ready, units.registry(), config);
+            }
             told.applied(&Ok(change), context.clock.now());
         }
-        Err(error) => tracing::warn!("what the cluster runs is not in effect: {error}"),
+        Err(error) => tracing::warn!("what is published is not in effect here: {error}"),
     }
 }
 

@@ -7,6 +7,10 @@ use crate::id::Names;
 use crate::ports::bus::{Bus, Error, SETTLEMENT_RESERVE_PERCENT, StreamConfig, StreamInfo};
 use crate::ports::store::Store;
 
+/// About a million publications.
+const AUDIT_BYTES_MAX: u64 = 1 << 30;
+const AUDIT_MESSAGE_BYTES_MAX: usize = 64 << 10;
+
 /// Tries while nobody answers. Of several servers, those that hold a stream which was made a moment ago choose its leader first.
 const TRIES_MAX: u32 = 4;
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -36,6 +40,14 @@ async fn ensure_all(bus: &dyn Bus, store: &dyn Store, config: &Config) -> Result
         subjects: names.dead_letter_subjects(),
         bytes_max: config.dead_letters_bytes_max,
         message_bytes_max: MESSAGE_BYTES_MAX.min(config.bus_message_bytes_max) + DEAD_LETTER_HEADROOM_BYTES,
+        duplicate_window: DUPLICATE_WINDOW,
+    })
+    .await?;
+    bus.ensure_stream(StreamConfig {
+        name: names.audit(),
+        subjects: names.audit_subjects(),
+        bytes_max: AUDIT_BYTES_MAX,
+        message_bytes_max: AUDIT_MESSAGE_BYTES_MAX.min(config.bus_message_bytes_max),
         duplicate_window: DUPLICATE_WINDOW,
     })
     .await?;

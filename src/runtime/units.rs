@@ -7,6 +7,8 @@
 //! What a manifest with an error declared before goes on running in its last good version. What is gone from the tree is removed,
 //! but only if the tree could be read: nothing follows from an empty one.
 
+mod bringing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +18,23 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::agreement::{self, Agreement, Decision, Listed};
+use super::agreement::{Agreement, Decision};
+use super::audit;
 use super::config::Config;
 use super::load::{Loaded, LoadedUnit};
 use super::ownership::{self, Owned};
+use super::planning::{Current, Given};
+use super::publisher::{self, Publisher};
 use super::reading::{Backlogs, Reader, Shared, Version, Wish};
 use super::settings::Settings;
-use super::versions::Versions;
-use super::{contents, durables, ingress, parts, sources};
+use super::{contents, durables, parts};
 use crate::connectors::http::source::Changer;
 use crate::id::{UnitId, UnitKind};
-use crate::manifest::Spec;
 use crate::manifest::check::LeftOut;
-use crate::manifest::source::Source;
 use crate::ports::bus;
+use crate::protocol::publish::{Head, Suspension};
 use crate::protocol::record::Unit;
+use crate::time::Timestamp;
 use crate::transforms;
 use crate::unit::context::Context;
 use crate::unit::status::{self, Registry, State};
@@ -52,12 +56,21 @@ pub enum Error {
     Unit { unit: UnitId, reason: String },
     #[error("{units} have no place to read from after {} s", READERS_WAIT.as_secs())]
     Readers { units: String },
-    #[error("the set {revision} that the cluster runs cannot be read: {reason}")]
-    Set { revision: String, reason: String },
+    #[error("what is published cannot be read: {0}")]
+    Published(String),
     #[error("the manifests have {errors} errors; with --strict nothing of them takes effect")]
     Strict { errors: usize },
     #[error("{0} (`listen` of an HttpIn, or VEJAS_INGRESS_ADDR, says where entrances listen)")]
     Entrance(#[from] crate::connectors::http::source::Error),
+}
+
+impl From<publisher::Error> for Error {
+    fn from(error: publisher::Error) -> Self {
+        match error {
+            publisher::Error::Bus(error) => Error::Bus(error),
+            other => Error::Published(other.to_string()),
+        }
+    }
 }
 
 /// What a change came to.
@@ -81,48 +94,6 @@ impl Change {
     }
 }
 
-/// A set of manifests as it was read.
-#[derive(Default)]
-struct Given {
-    wanted: BTreeMap<UnitId, Arc<LoadedUnit>>,
-    left_out: BTreeMap<UnitId, LeftOut>,
-    faulty: BTreeSet<String>,
-    documents: usize,
-    first_error: String,
-}
-
-impl Given {
-    fn of(loaded: Loaded) -> Self {
-        let first_error = loaded.first_error();
-        let wanted: BTreeMap<UnitId, Arc<LoadedUnit>> =
-            loaded.units.into_iter().map(|unit| (unit.id.clone(), Arc::new(unit))).collect();
-        let left_out = loaded.left_out.into_iter().map(|one| (one.id.clone(), one));
-        let left_out = left_out.filter(|(id, _)| !wanted.contains_key(id)).collect();
-        Given { left_out, wanted, faulty: loaded.faulty, documents: loaded.documents, first_error }
-    }
-
-    /// The units with their digests and what they are made of.
-    fn set(&self, kept: &[UnitId], current: &BTreeMap<UnitId, Current>) -> Vec<Listed> {
-        let kept = kept.iter().filter_map(|id| Some((id, current.get(id)?)));
-        let kept =
-            kept.map(|(id, current)| Listed { id: id.clone(), digest: current.digest.clone(), pieces: Vec::new() });
-        let wanted = self.wanted.iter().map(|(id, unit)| Listed {
-            id: id.clone(),
-            digest: unit.digest.clone(),
-            pieces: unit.pieces.clone(),
-        });
-        wanted.chain(kept).collect()
-    }
-}
-
-/// A unit as the newest set has it.
-struct Current {
-    /// Hex digits.
-    digest: String,
-    /// The file that declares it; none while only its record is known.
-    file: Option<String>,
-}
-
 type Ended = (UnitId, Result<(), String>);
 
 /// Everything that runs.
@@ -133,8 +104,14 @@ pub struct Units {
     readers: BTreeMap<UnitId, Reader>,
     reading: JoinSet<Ended>,
     ownership: ownership::Handle,
+    publisher: Publisher,
     agreement: Agreement,
-    given: Arc<Given>,
+    /// What this instance was given; none when it runs what others publish.
+    given: Option<Arc<Given>>,
+    /// Those that do not run for now.
+    suspended: BTreeSet<UnitId>,
+    /// Publications up to this one are in the audit.
+    audited: u64,
     /// What only one member runs, as this process would.
     owned: BTreeMap<Unit, Owned>,
     routes: BTreeMap<UnitId, Arc<LoadedUnit>>,
@@ -145,7 +122,8 @@ pub struct Units {
 impl Units {
     /// Starts everything. `entrances` is cancelled when nothing new may come in.
     pub async fn start(
-        loaded: Loaded,
+        loaded: Option<Loaded>,
+        publisher: &Publisher,
         context: &Context,
         config: &Arc<Config>,
         registry: &Arc<Registry>,
@@ -155,7 +133,7 @@ impl Units {
     ) -> Result<(Self, Change), Error> {
         let settings =
             Settings::new(Arc::clone(&config.environment), config.settings_base(), config.secrets_dir.clone());
-        let versions = Arc::new(Versions::new(Arc::clone(&context.store), &context.names));
+        let versions = Arc::clone(publisher.versions());
         let known = versions.runs().await?;
         let current = known.into_iter().filter_map(|(id, run)| match run.last().digest.clone() {
             Some(digest) => Some((id, Current { digest, file: None })),
@@ -172,21 +150,27 @@ impl Units {
                 config: Arc::clone(config),
                 settings,
                 registry: Arc::clone(registry),
-                versions: Arc::clone(&versions),
+                versions,
                 backlogs,
             }),
             entrances: entrances.clone(),
             readers: BTreeMap::new(),
             reading: JoinSet::new(),
-            agreement: Agreement::new(config, context, &versions, &ownership),
-            given: Arc::default(),
+            publisher: publisher.clone(),
+            agreement: Agreement::new(publisher),
+            given: None,
+            suspended: BTreeSet::new(),
+            audited: 0,
             ownership,
             owned: BTreeMap::new(),
             routes: BTreeMap::new(),
             changer: None,
             bringing: JoinSet::new(),
         };
-        let change = units.apply(loaded).await?;
+        let change = match loaded {
+            Some(loaded) => units.apply(loaded).await?,
+            None => units.follow().await?,
+        };
         if config.strict
             && let Some(unit) = registry.all().into_iter().find(|unit| unit.state() == State::Failed)
         {
@@ -201,70 +185,112 @@ impl Units {
         if self.shared.config.strict && loaded.errors() > 0 {
             return Err(Error::Strict { errors: loaded.errors() });
         }
-        self.given = Arc::new(Given::of(loaded));
+        let given = Given::of(loaded, self.shared.config.manifests.display().to_string());
+        given.wanted.values().for_each(|unit| self.publisher.compiled.put(unit));
+        self.given = Some(Arc::new(given));
         self.follow().await
     }
 
-    /// The set that was given, or the one the cluster runs while the instances were given different ones.
+    /// The set that was given, or the one that is published while that is another.
     async fn follow(&mut self) -> Result<Change, Error> {
-        let given = Arc::clone(&self.given);
-        let mut change = self.compare(&given);
-        match self.agreement.decide(&change.revision, &given.set(&change.kept, &self.current)).await? {
-            Decision::Run(head) => {
-                change.no = head.no;
-                self.take(&given, change).await
-            }
-            Decision::Differs(head, reason) => {
-                let of_head = self.agreement.units_of(&head, &given.wanted).await?;
-                let of_head = Given { wanted: of_head, documents: 1, ..Given::default() };
-                let change = Change { no: head.no, degraded: Some(reason), ..self.compare(&of_head) };
-                self.take(&of_head, change).await
-            }
+        let followed = self.follow_now().await;
+        if let Err(error) = &followed {
+            self.agreement.failed(&error.to_string());
         }
+        followed
+    }
+
+    async fn follow_now(&mut self) -> Result<Change, Error> {
+        let head = self.agreement.head().await?;
+        let (head, degraded) = match self.given.clone() {
+            None => (head, None),
+            Some(given) => {
+                let mut plan = given.plan(&self.current);
+                let held_back = plan.guard().filter(|_| head.confirmed.as_ref() != Some(&plan.hash(head.no)));
+                let held_back = held_back.map(|reason| {
+                    let hash = plan.hash(head.no);
+                    format!("{reason}: these run on until `vejas apply --plan {}` confirms it", status::short(&hash))
+                });
+                if held_back.is_some() {
+                    plan = plan.without_removals(&self.current);
+                }
+                match self.agreement.decide(&plan).await? {
+                    Decision::Run(head) => {
+                        let change = Change {
+                            no: head.no,
+                            revision: plan.revision,
+                            removed: plan.removed,
+                            kept: plan.kept,
+                            degraded: held_back,
+                            ..Change::default()
+                        };
+                        return self.take(&given, change, &head).await;
+                    }
+                    Decision::Differs(head, reason) => (head, Some(reason)),
+                }
+            }
+        };
+        if !head.is_published() {
+            return Ok(Change::default());
+        }
+        let of_head = Given::published(self.publisher.units_of(&head).await?);
+        let plan = of_head.plan(&self.current);
+        let change = Change {
+            no: head.no,
+            revision: plan.revision,
+            removed: plan.removed,
+            kept: plan.kept,
+            degraded,
+            ..Change::default()
+        };
+        self.take(&of_head, change, &head).await
     }
 
     /// Looks again whether the given set or another one is to be run; `None` when all is as it was.
     pub async fn reconsider(&mut self) -> Result<Option<Change>, Error> {
-        if self.agreement.is_alone() {
-            return Ok(None);
+        let head = self.publisher.head().await?;
+        let revision = self.given.as_ref().map(|given| given.plan(&self.current).revision);
+        if self.agreement.is_due(&head, revision.as_deref()) {
+            return self.follow().await.map(Some);
         }
-        let change = self.compare(&self.given);
-        if !self.agreement.is_due(&change.revision).await? {
-            return Ok(None);
-        }
-        self.follow().await.map(Some)
+        self.audit(&head).await;
+        Ok(None)
     }
 
-    /// What a set would change.
-    fn compare(&self, given: &Given) -> Change {
-        let mut change = Change::default();
-        for (id, current) in &self.current {
-            if given.wanted.contains_key(id) {
-                continue;
-            }
-            let stays = given.documents == 0
-                || given.left_out.contains_key(id)
-                || hides(&given.faulty, &self.shared.config, current.file.as_deref());
-            if stays { &mut change.kept } else { &mut change.removed }.push(id.clone());
+    /// One record per publication, by whoever rolls it out; tried again at the next look.
+    async fn audit(&mut self, head: &Head) {
+        if self.audited >= head.no {
+            return;
         }
-        change.revision = agreement::revision(&given.set(&change.kept, &self.current));
-        change
+        match audit::record(&self.shared.context, head).await {
+            Ok(()) => self.audited = head.no,
+            Err(error) => tracing::warn!("the audit is written later: {error}"),
+        }
     }
 
-    async fn take(&mut self, given: &Given, mut change: Change) -> Result<Change, Error> {
+    async fn take(&mut self, given: &Given, mut change: Change, head: &Head) -> Result<Change, Error> {
         let Given { wanted, left_out, first_error, .. } = given;
         let mut before = self.durables_before().await?;
         let mut moving = Vec::new();
         for (id, unit) in wanted {
             self.forget_manifest_error(id);
             let same = self.current.get(id).is_some_and(|current| current.digest == unit.digest);
-            if same && self.runs(id) {
+            let suspension = head.suspension(&id.to_string());
+            if same && self.runs(id) && suspension.is_some() == self.suspended.contains(id) {
                 continue;
             }
             let known = self.runs(id);
             if known { &mut change.changed } else { &mut change.added }.push(id.clone());
+            match suspension {
+                Some(_) => _ = self.suspended.insert(id.clone()),
+                None => _ = self.suspended.remove(id),
+            }
             if is_reader(id) {
                 let version = Version::Running(Arc::clone(unit));
+                let version = match suspension {
+                    Some(suspension) => Version::Suspended { version: Arc::clone(unit), why: why(suspension) },
+                    None => version,
+                };
                 self.wish(id, Wish { no: change.no, version }, before.remove(id));
                 moving.push(id.clone());
             } else {
@@ -296,9 +322,9 @@ impl Units {
             let units = late.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Err(Error::Readers { units });
         }
-        self.change_sources(wanted, &change).await?;
+        self.change_sources(wanted, &change, head).await?;
         self.note(wanted, |id| id.kind == UnitKind::Source);
-        if let Err(error) = self.change_entrance(wanted, &change).await {
+        if let Err(error) = self.change_entrance(wanted, &change, head).await {
             for id in change.added.iter().chain(&change.changed).filter(|id| id.kind == UnitKind::HttpIn) {
                 self.show_failed(id, &error.to_string());
             }
@@ -323,7 +349,13 @@ impl Units {
         if !late.is_empty() {
             tracing::warn!(?late, "removed units have not stopped yet");
         }
-        self.agreement.runs(&change);
+        self.suspended.retain(|id| wanted.contains_key(id));
+        if head.candidate.is_none() {
+            let digests = self.current.values().map(|current| current.digest.as_str()).collect();
+            self.publisher.compiled.keep(&digests);
+        }
+        self.agreement.runs(&change, head);
+        self.audit(head).await;
         Ok(change)
     }
 
@@ -339,6 +371,7 @@ impl Units {
         self.readers.contains_key(id)
             || self.owned.contains_key(&ownership::unit_of(id))
             || self.routes.contains_key(id)
+            || self.suspended.contains(id)
     }
 
     fn wish(&mut self, id: &UnitId, wish: Wish, before: Option<(u32, bus::DurableInfo)>) {
@@ -415,100 +448,14 @@ impl Units {
         }
     }
 
-    async fn change_sources(
-        &mut self,
-        wanted: &BTreeMap<UnitId, Arc<LoadedUnit>>,
-        change: &Change,
-    ) -> Result<(), Error> {
-        for id in &change.removed {
-            self.owned.remove(&ownership::unit_of(id));
-        }
-        for (id, unit) in wanted.iter().filter(|(id, _)| id.kind == UnitKind::Sink) {
-            let ordered = matches!(&unit.manifest.spec, Spec::Sink(sink) if sink.order_by.is_some());
-            match (self.readers.get(id), self.shared.registry.get(id)) {
-                (Some(reader), Some(line)) if ordered => {
-                    self.owned.insert(ownership::unit_of(id), reader.owned(line));
-                }
-                _ => _ = self.owned.remove(&ownership::unit_of(id)),
-            }
-        }
-        for (id, unit) in change.added.iter().chain(&change.changed).filter_map(|id| Some((id, wanted.get(id)?))) {
-            let Spec::Source(Source { interval: Some(stated), to }) = &unit.manifest.spec else { continue };
-            let Some(line) = self.shared.registry.get(id) else { continue };
-            match sources::interval(&self.shared.context, &line, &unit.digest, stated, to.as_str(), change.no) {
-                Ok(owned) => _ = self.owned.insert(ownership::unit_of(id), owned),
-                Err(error) => self.fail(&line, &error.to_string())?,
-            }
-        }
-        if timeout(SOURCE_STOP_MAX, self.ownership.units(self.owned.clone())).await.is_err() {
-            tracing::warn!("a source does not stop in time");
-        }
-        self.ownership.applied(change.no).await;
-        Ok(())
+    pub fn registry(&self) -> &Registry {
+        &self.shared.registry
     }
 
     /// Something that one instance does for all.
     pub async fn own_chore(&mut self, name: &str, chore: Owned) {
         self.owned.insert(Unit::new(name), chore);
         self.ownership.units(self.owned.clone()).await;
-    }
-
-    async fn change_entrance(
-        &mut self,
-        wanted: &BTreeMap<UnitId, Arc<LoadedUnit>>,
-        change: &Change,
-    ) -> Result<(), Error> {
-        let touched = change.added.iter().chain(&change.changed).chain(&change.removed);
-        if !touched.into_iter().any(|id| id.kind == UnitKind::HttpIn) {
-            return Ok(());
-        }
-        let mut units = self.routes.clone();
-        units.retain(|id, _| !change.removed.contains(id));
-        units.extend(
-            wanted
-                .iter()
-                .filter(|(id, _)| id.kind == UnitKind::HttpIn)
-                .map(|(id, unit)| (id.clone(), Arc::clone(unit))),
-        );
-        let mut routes = Vec::new();
-        for (id, unit) in &units {
-            let (Spec::HttpIn(stated), Some(line)) = (&unit.manifest.spec, self.shared.registry.get(id)) else {
-                continue;
-            };
-            let config = &self.shared.config;
-            match ingress::route(unit, stated, config, &self.shared.settings, Arc::clone(&line)) {
-                Ok(route) => routes.push(route),
-                Err(Error::Unit { reason, .. }) => self.fail(&line, &reason)?,
-                Err(error) => return Err(error),
-            }
-        }
-        self.routes = units;
-        if let Some(changer) = &self.changer {
-            return Ok(changer.change(routes).await?);
-        }
-        if routes.is_empty() {
-            return Ok(());
-        }
-        let context = Context { stopping: self.entrances.clone(), ..self.shared.context.clone() };
-        let stopping = self.entrances.clone();
-        let entrance = ingress::bind(context, routes, &self.shared.config).await?;
-        self.changer = Some(entrance.changer());
-        self.bringing.spawn(async move {
-            entrance.run().await;
-            let ended = if stopping.is_cancelled() { Ok(()) } else { Err("it ended by itself".to_owned()) };
-            (UnitId::new(UnitKind::HttpIn, "*"), ended)
-        });
-        Ok(())
-    }
-
-    /// A unit that cannot run is shown as failed; the others run. `strict` stops the start.
-    fn fail(&self, unit: &status::Unit, reason: &str) -> Result<(), Error> {
-        if self.shared.config.strict {
-            return Err(Error::Unit { unit: unit.id.clone(), reason: reason.to_owned() });
-        }
-        tracing::error!(unit = %unit.id, declared = unit.declared, "cannot run: {reason}");
-        self.show_failed(&unit.id, reason);
-        Ok(())
     }
 
     /// Removes what former versions were made of, once nothing needs it.
@@ -558,14 +505,11 @@ fn is_reader(id: &UnitId) -> bool {
     matches!(id.kind, UnitKind::Flow | UnitKind::Sink)
 }
 
-/// Whether something with an error in it may still declare what `file` declared.
-fn hides(faulty: &BTreeSet<String>, config: &Config, file: Option<&str>) -> bool {
-    let root = config.manifests.display().to_string();
-    let holds = |place: &String| match file {
-        Some(file) => place == file || file.strip_prefix(place.as_str()).is_some_and(|rest| rest.starts_with('/')),
-        None => true,
-    };
-    faulty.contains(&root) || faulty.iter().any(holds)
+/// For people.
+fn why(suspension: &Suspension) -> String {
+    let reason = suspension.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let (by, at) = (&suspension.by, Timestamp(suspension.at));
+    format!("suspended by {by} at {at}{reason}; `vejas resume {}` lets it go on", suspension.unit)
 }
 
 async fn all_ended(tasks: &mut JoinSet<Ended>) {

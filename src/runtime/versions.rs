@@ -1,19 +1,24 @@
-//! The records of the versions bucket: what is published (`head`), what each unit works on (`run/<unit>`), and what the versions
-//! are made of (`content/<digest>/<chunk>`).
+//! The records of the versions bucket: what is published (`head`), what members say of a candidate
+//! (`answer/<candidate>/<incarnation>`), what each unit works on (`run/<unit>`), and what the versions are made of
+//! (`content/<digest>/<chunk>`).
 //!
 //! Records are changed by compare-and-set. Contents are written once, before anything names them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
 use super::contents::{self, Piece};
+use super::sync::Sync;
 use crate::id::{Names, UnitId};
 use crate::ports::bus::Error;
-use crate::ports::store::{Condition, Outcome, Store, Write};
+use crate::ports::store::{Change, Condition, Outcome, Store, Write};
 use crate::protocol::parts::Run;
+use crate::protocol::publish::Head;
+use crate::protocol::record::Incarnation;
 use crate::time::Timestamp;
 
 /// Bytes of one chunk of a content.
@@ -21,14 +26,18 @@ const CHUNK_BYTES: usize = 512 << 10;
 /// Entries listed together.
 const PAGE_ENTRIES: usize = 256;
 const HEAD: &str = "head";
+const SYNC: &str = "sync";
+const SYNC_REQUEST: &str = "sync-request";
 
-/// What is published.
+/// What one member says of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
-    /// Grows by one with every publication.
-    pub no: u64,
-    /// The digest over all units and their digests.
-    pub revision: String,
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    pub instance: String,
+    /// Why it cannot run the candidate; none when it can.
+    pub reasons: Vec<String>,
+    /// Nanoseconds since 1970-01-01T00:00:00Z.
+    pub at: i64,
 }
 
 /// A record and the store's revision of it.
@@ -60,24 +69,89 @@ impl Versions {
         Versions { store, bucket: names.versions_bucket(), stored: Mutex::default() }
     }
 
-    pub async fn head(&self) -> Result<Held<Head>, Error> {
-        self.read(HEAD).await
+    /// What is published; an empty one when nothing ever was.
+    pub async fn head(&self) -> Result<(Head, Option<u64>), Error> {
+        let held: Held<Head> = self.read(HEAD).await?;
+        Ok(held.map_or((Head::default(), None), |(head, at)| (head, Some(at))))
     }
 
-    /// Makes a set of units the head, with the next number, unless somebody has written the head since it was read `at` that
-    /// revision of the store. The set's contents are stored before.
-    pub async fn publish(&self, revision: &str, at: Option<u64>) -> Result<Option<Head>, Error> {
-        let held = self.head().await?;
-        let (no, condition) = match &held {
-            Some((head, revision)) => (head.no + 1, Condition::Revision(*revision)),
-            None => (1, Condition::Absent),
-        };
-        if held.as_ref().map(|(_, revision)| *revision) != at {
-            return Ok(None);
+    /// Replaces the head that was read `at` this revision of the store.
+    pub async fn write_head(&self, head: &Head, at: Option<u64>) -> Result<Written, Error> {
+        let condition = at.map_or(Condition::Absent, Condition::Revision);
+        self.write(self.record(HEAD.to_owned(), head, condition)).await
+    }
+
+    /// Changes the head, whoever else does. `None` when there is nothing to change, by `change`.
+    pub async fn change_head(&self, change: impl Fn(&Head) -> Option<Head>) -> Result<Option<Head>, Error> {
+        loop {
+            let (head, at) = self.head().await?;
+            let Some(next) = change(&head) else { return Ok(None) };
+            if let Written::Won(_) = self.write_head(&next, at).await? {
+                return Ok(Some(next));
+            }
         }
-        let head = Head { no, revision: revision.to_owned() };
-        let written = self.write(self.record(HEAD.to_owned(), &head, condition)).await?;
-        Ok(matches!(written, Written::Won(_)).then_some(head))
+    }
+
+    /// Says when the head changes.
+    pub fn watch_head(&self) -> BoxStream<'static, Result<Change, Error>> {
+        self.store.watch_key(&self.bucket, HEAD)
+    }
+
+    pub async fn answer(&self, candidate: u64, inc: Incarnation, answer: &Answer) -> Result<(), Error> {
+        // Lost: it was given before.
+        self.write(self.record(format!("{}{inc}", answers_prefix(candidate)), answer, Condition::Absent))
+            .await
+            .map(drop)
+    }
+
+    /// What these members answered.
+    pub async fn answers(&self, candidate: u64, of: &[Incarnation]) -> Result<BTreeMap<Incarnation, Answer>, Error> {
+        let prefix = answers_prefix(candidate);
+        let read = of.iter().map(|inc| {
+            let key = format!("{prefix}{inc}");
+            async move { self.read::<Answer>(&key).await }
+        });
+        let answers = futures_util::future::try_join_all(read).await?;
+        Ok(of.iter().copied().zip(answers).filter_map(|(inc, answer)| Some((inc, answer?.0))).collect())
+    }
+
+    /// How the git repository stands.
+    pub async fn sync(&self) -> Result<Option<Sync>, Error> {
+        Ok(self.read(SYNC).await?.map(|(sync, _)| sync))
+    }
+
+    /// Written by the one member that follows the repository.
+    pub async fn write_sync(&self, sync: &Sync) -> Result<(), Error> {
+        let at = self.store.get(&self.bucket, SYNC).await?.map(|entry| entry.revision);
+        let condition = at.map_or(Condition::Absent, Condition::Revision);
+        match self.write(self.record(SYNC.to_owned(), sync, condition)).await? {
+            Written::Won(_) => Ok(()),
+            Written::Lost => Err(Error::Unavailable("another member follows the repository too".to_owned())),
+        }
+    }
+
+    /// Asks whoever follows the repository to look at it now.
+    pub async fn request_sync(&self, at: Timestamp) -> Result<(), Error> {
+        let held = self.store.get(&self.bucket, SYNC_REQUEST).await?.map(|entry| entry.revision);
+        let condition = held.map_or(Condition::Absent, Condition::Revision);
+        // Lost: somebody else asks as well.
+        self.write(self.record(SYNC_REQUEST.to_owned(), &at.0, condition)).await.map(drop)
+    }
+
+    pub fn watch_sync_requests(&self) -> BoxStream<'static, Result<Change, Error>> {
+        self.store.watch_key(&self.bucket, SYNC_REQUEST)
+    }
+
+    /// The units of a set and their digests.
+    pub async fn set(&self, revision: &str) -> Result<BTreeMap<UnitId, String>, Error> {
+        let bytes = self.content(revision).await?;
+        let bytes = bytes.ok_or_else(|| damaged(revision, "the set is not stored any more"))?;
+        let text = String::from_utf8_lossy(&bytes);
+        let unit = |line: &str| {
+            let (id, digest) = line.split_once(' ')?;
+            Some((UnitId::parse(id)?, digest.to_owned()))
+        };
+        text.lines().map(|line| unit(line).ok_or_else(|| damaged(revision, "a line is not `unit digest`"))).collect()
     }
 
     pub async fn run(&self, unit: &UnitId) -> Result<Held<Run>, Error> {
@@ -134,16 +208,17 @@ impl Versions {
     }
 
     pub async fn content(&self, digest: &str) -> Result<Option<Bytes>, Error> {
-        let prefix = format!("content/{digest}/");
         let mut bytes = BytesMut::new();
-        let mut after: Option<String> = None;
-        loop {
-            let page = self.store.list(&self.bucket, &prefix, after.as_deref(), PAGE_ENTRIES).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.key.clone());
-            page.iter().for_each(|entry| bytes.extend_from_slice(&entry.value));
+        for at in 0.. {
+            let chunk = self.store.get(&self.bucket, &chunk_key(digest, at)).await?;
+            let Some(chunk) = chunk.map(|entry| entry.value) else { return Ok((at > 0).then(|| bytes.freeze())) };
+            bytes.extend_from_slice(&chunk);
+            // Only the last one is shorter.
+            if chunk.len() < CHUNK_BYTES {
+                break;
+            }
         }
-        Ok(after.map(|_| bytes.freeze()))
+        Ok(Some(bytes.freeze()))
     }
 
     /// Removes contents that no record and none of `current` names and that were stored before `stored_before`. Answers how many
@@ -156,12 +231,17 @@ impl Versions {
         let runs = self.runs().await?;
         let parts = runs.iter().flat_map(|(_, run)| &run.parts);
         let mut wanted: Vec<String> = parts.filter_map(|part| part.digest.clone()).chain(current).collect();
-        if let Some((head, _)) = self.head().await? {
-            let set = self.content(&head.revision).await?.unwrap_or_default();
+        let (head, _) = self.head().await?;
+        let mut sets: Vec<String> = head.history.into_iter().map(|past| past.revision).collect();
+        sets.extend(head.candidate.as_ref().map(|candidate| candidate.revision.clone()));
+        sets.push(head.revision);
+        for revision in sets {
+            let set = self.content(&revision).await?.unwrap_or_default();
             let set = String::from_utf8_lossy(&set);
             wanted.extend(set.lines().filter_map(|line| Some(line.split_once(' ')?.1.to_owned())));
-            wanted.push(head.revision);
+            wanted.push(revision);
         }
+        self.forget_answers(head.candidate.map(|candidate| candidate.id), stored_before).await?;
         let mut named = BTreeSet::new();
         while let Some(digest) = wanted.pop() {
             if named.contains(&digest) {
@@ -193,6 +273,27 @@ impl Versions {
         }
     }
 
+    /// Removes what was said of candidates that are decided.
+    async fn forget_answers(&self, open: Option<u64>, stored_before: Timestamp) -> Result<(), Error> {
+        let open = open.map(answers_prefix);
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.store.list(&self.bucket, ANSWER_PREFIX, after.as_deref(), PAGE_ENTRIES).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.key.clone());
+            let is_over = |key: &str| open.as_ref().is_none_or(|open| !key.starts_with(open));
+            let over = page.into_iter().filter(|entry| entry.written < stored_before && is_over(&entry.key));
+            let remove = |entry: crate::ports::store::Entry| Write {
+                bucket: self.bucket.clone(),
+                key: entry.key,
+                value: None,
+                condition: Condition::Revision(entry.revision),
+                ttl: None,
+            };
+            self.store.write(over.map(remove).collect()).await?;
+        }
+    }
+
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -220,6 +321,11 @@ impl Versions {
 
 const RUN_PREFIX: &str = "run/";
 const CONTENT_PREFIX: &str = "content/";
+const ANSWER_PREFIX: &str = "answer/";
+
+fn answers_prefix(candidate: u64) -> String {
+    format!("{ANSWER_PREFIX}{candidate}/")
+}
 
 fn run_key(unit: &UnitId) -> String {
     format!("{RUN_PREFIX}{unit}")

@@ -29,6 +29,8 @@ pub enum State {
     Standby,
     Stopping,
     Stopped,
+    /// Stopped by a person; what comes to it waits.
+    Suspended,
     /// Removed, while messages wait for its return.
     Parked,
     /// Cannot run; the last error says why.

@@ -157,6 +157,19 @@ pub async fn a_watch_shows_what_is_there_then_every_change<F: Fixture>(fixture: 
     }
 }
 
+pub async fn a_watch_of_one_key_tells_of_no_other<F: Fixture>(fixture: &mut F) {
+    bucket(fixture).await;
+    create(fixture, "head", "1").await;
+    create(fixture, "header", "x").await;
+    let mut watch = fixture.store().watch_key("B", "head");
+    assert_eq!(shown(next(&mut watch).await), ("head".into(), Some("1".into())));
+    assert_eq!(next(&mut watch).await, Change::CaughtUp);
+    create(fixture, "head/2", "y").await;
+    let held = fixture.store().get("B", "head").await.unwrap().unwrap();
+    won(write(fixture, put("head", "2", Condition::Revision(held.revision))).await);
+    assert_eq!(shown(next(&mut watch).await), ("head".into(), Some("2".into())));
+}
+
 pub async fn a_watcher_hears_of_expiry<F: Fixture>(fixture: &mut F) {
     bucket(fixture).await;
     let mut watch = fixture.store().watch("B", "");

@@ -186,7 +186,8 @@ impl Shared {
         }
         let subject = Subject::from(subject_of(&write.bucket, &write.key));
         let payload = write.value.clone().unwrap_or_default();
-        let sent = link.request(Lane::Ordered, subject, Some(headers), payload, self.connection.timeout());
+        // Not behind the messages that wait to be stored: a grant is waited for by all of them.
+        let sent = link.request(Lane::Direct, subject, Some(headers), payload, self.connection.timeout());
         sent.map_err(Error::Unavailable)
     }
 

@@ -241,7 +241,11 @@ impl Store for Nats {
     }
 
     fn watch(&self, bucket: &str, prefix: &str) -> BoxStream<'static, Result<Change, Error>> {
-        watch::watch(&self.shared, bucket, prefix)
+        watch::watch(&self.shared, bucket, watch::Keys::Prefix(prefix.to_owned()))
+    }
+
+    fn watch_key(&self, bucket: &str, key: &str) -> BoxStream<'static, Result<Change, Error>> {
+        watch::watch(&self.shared, bucket, watch::Keys::One(key.to_owned()))
     }
 }
 

@@ -82,14 +82,29 @@ impl Shown {
     }
 }
 
-pub(super) fn watch(shared: &Arc<Shared>, bucket: &str, prefix: &str) -> BoxStream<'static, Result<Change, Error>> {
+/// What a watch tells of.
+pub(super) enum Keys {
+    Prefix(String),
+    One(String),
+}
+
+impl Keys {
+    fn covers(&self, key: &str) -> bool {
+        match self {
+            Keys::Prefix(prefix) => key.starts_with(prefix.as_str()),
+            Keys::One(one) => key == one,
+        }
+    }
+}
+
+pub(super) fn watch(shared: &Arc<Shared>, bucket: &str, keys: Keys) -> BoxStream<'static, Result<Change, Error>> {
     let shown = Arc::new(Shown::default());
     // Dropped with the stream, which ends the task.
     let (alive, dropped) = oneshot::channel::<()>();
     let watch = Watch {
         shared: Arc::clone(shared),
         bucket: bucket.to_owned(),
-        prefix: prefix.to_owned(),
+        keys,
         shown: Arc::clone(&shown),
         known: BTreeMap::new(),
         ttl: None,
@@ -119,7 +134,7 @@ struct Known {
 struct Watch {
     shared: Arc<Shared>,
     bucket: String,
-    prefix: String,
+    keys: Keys,
     shown: Arc<Shown>,
     known: BTreeMap<String, Known>,
     /// The bucket's time to live.
@@ -217,9 +232,13 @@ impl Watch {
         let link = self.shared.connection.link()?;
         let conversation = link.converse().await.map_err(Error::Unavailable)?;
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let filter = match &self.keys {
+            Keys::Prefix(prefix) => kv::filter_of(&self.bucket, prefix),
+            Keys::One(key) => kv::subject_of(&self.bucket, key),
+        };
         let config = json!({
             "deliver_subject": conversation.inbox(), "deliver_policy": "new", "ack_policy": "none", "replay_policy": "instant",
-            "filter_subject": kv::filter_of(&self.bucket, &self.prefix), "idle_heartbeat": nanos(HEARTBEAT),
+            "filter_subject": filter, "idle_heartbeat": nanos(HEARTBEAT),
             "inactive_threshold": nanos(INACTIVE_MAX), "mem_storage": true, "num_replicas": 1, "max_deliver": 1,
         });
         let body = json!({ "stream_name": stream, "config": config });
@@ -246,7 +265,7 @@ impl Watch {
             return false;
         }
         consumer.delivered = number;
-        let Some(key) = key_of(&self.bucket, &message.subject).filter(|key| key.starts_with(&self.prefix)) else {
+        let Some(key) = key_of(&self.bucket, &message.subject).filter(|key| self.keys.covers(key)) else {
             return true;
         };
         let (_, own) = header::decode(message.headers.as_ref());
@@ -289,7 +308,10 @@ impl Watch {
     /// Shows the difference between what is there and what was shown.
     async fn list(&mut self) -> Result<(), Error> {
         let since = self.known.values().map(|known| known.revision).max().unwrap_or(0);
-        let entries = self.shared.entries(&self.bucket, &self.prefix, None, WATCH_KEYS_MAX).await?;
+        let entries = match &self.keys {
+            Keys::Prefix(prefix) => self.shared.entries(&self.bucket, prefix, None, WATCH_KEYS_MAX).await?,
+            Keys::One(key) => self.shared.entry(&self.bucket, key).await?.into_iter().collect(),
+        };
         let there: HashMap<String, u64> = entries.iter().map(|entry| (entry.key.clone(), entry.revision)).collect();
         for entry in entries {
             // Its own time to live is not known from a list; the next list finds it gone.

@@ -18,6 +18,7 @@ pub(super) const REASON_BYTES_MAX: usize = 500;
 /// When a sender should try again: a full bus is emptied by work, a draining process is replaced.
 const RETRY_FULL: Duration = Duration::from_secs(5);
 const RETRY_DRAINING: Duration = Duration::from_secs(2);
+const RETRY_SUSPENDED: Duration = Duration::from_secs(30);
 const RETRY_BUSY: Duration = Duration::from_secs(1);
 
 pub(super) type Answer = Response<Full<Bytes>>;
@@ -45,6 +46,7 @@ pub(super) enum Problem {
     Schema { reasons: Vec<Reason>, more: bool },
     KeyReused,
     Draining,
+    Suspended,
     Busy,
     Bus(bus::Error),
 }
@@ -77,7 +79,7 @@ impl Problem {
             Problem::InvalidJson { .. } | Problem::Schema { .. } | Problem::KeyReused => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
-            Problem::Draining | Problem::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Problem::Draining | Problem::Suspended | Problem::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Problem::Bus(error) if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
             Problem::Bus(bus::Error::Stopped(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Problem::Bus(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -98,6 +100,7 @@ impl Problem {
             Problem::Schema { .. } => "schema-mismatch",
             Problem::KeyReused => "idempotency-key-reused",
             Problem::Draining => "draining",
+            Problem::Suspended => "suspended",
             Problem::Busy => "too-many-requests-in-flight",
             Problem::Bus(bus::Error::Full { .. }) => "bus-full",
             Problem::Bus(bus::Error::NoSpace(_)) => "bus-no-space",
@@ -126,6 +129,7 @@ impl Problem {
             }
             Problem::KeyReused => "this Idempotency-Key was used with another body".to_owned(),
             Problem::Draining => "this process is stopping".to_owned(),
+            Problem::Suspended => "this entrance is suspended: nothing is taken until somebody resumes it".to_owned(),
             Problem::Busy => "too many requests are in flight".to_owned(),
             // Names of streams and disks are no business of a sender's; the log and the status have them.
             Problem::Bus(bus::Error::TooLarge { bytes_max, .. }) => {
@@ -144,6 +148,7 @@ impl Problem {
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Problem::Draining => Some(RETRY_DRAINING),
+            Problem::Suspended => Some(RETRY_SUSPENDED),
             Problem::Busy => Some(RETRY_BUSY),
             Problem::Bus(bus::Error::Full { .. } | bus::Error::NoSpace(_)) => Some(RETRY_FULL),
             Problem::Bus(bus::Error::Unavailable(_) | bus::Error::Stopped(_)) => Some(RETRY_DRAINING),

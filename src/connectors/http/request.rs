@@ -56,13 +56,19 @@ impl Door {
     }
 
     pub fn set_states(&self, state: State) {
-        self.ways().values().flatten().for_each(|way| way.unit.set_state(state, None));
+        for way in self.ways().values().flatten() {
+            match &way.suspended {
+                Some(why) if state == State::Running => way.unit.set_state(State::Suspended, Some(why.clone())),
+                _ => way.unit.set_state(state, None),
+            }
+        }
     }
 }
 
 /// One route, ready to use.
 pub(super) struct Way {
     pub unit: Arc<Unit>,
+    pub suspended: Option<String>,
     pub methods: Vec<Method>,
     pub subject: String,
     /// The headers that are the same in every message.
@@ -134,6 +140,9 @@ async fn take(door: &Door, way: &Way, headers: &HeaderMap, body: &mut Incoming) 
     let unauthorized = || Problem::Unauthorized { challenge: way.auth.challenge() };
     if verdict == Verdict::Refused {
         return Err(unauthorized());
+    }
+    if way.suspended.is_some() {
+        return Err(Problem::Suspended);
     }
     if body.size_hint().lower() > way.body_bytes_max as u64 {
         return Err(Problem::BodyTooLarge { bytes_max: way.body_bytes_max });

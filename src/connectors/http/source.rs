@@ -37,6 +37,8 @@ const REBIND_WAIT: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Route {
     pub unit: Arc<Unit>,
+    /// Why it takes nothing now: answered 503.
+    pub suspended: Option<String>,
     /// `host:port`.
     pub listen: String,
     pub tls: Option<tls::Files>,
@@ -155,10 +157,10 @@ impl Entrance {
             let tls = common_tls(&listen, &routes)?;
             let open = routes.iter().find(|route| route.auth.is_none()).map(|route| route.unit.id.to_string());
             let units: Vec<Arc<Unit>> = routes.iter().map(|route| Arc::clone(&route.unit)).collect();
-            planned.push((ways(&listen, routes, &self.context)?, tls, open, units, listen));
+            planned.push((ways(&listen, routes, &self.context)?, tls, open, listen));
         }
         let mut bound = BTreeMap::new();
-        for (_, tls, open, _, listen) in &planned {
+        for (_, tls, open, listen) in &planned {
             let again = self.listening.get(listen).is_some_and(|known| known.tls != *tls);
             if again && let Some(other) = self.listening.remove(listen) {
                 other.stopping.cancel();
@@ -179,7 +181,7 @@ impl Entrance {
             }
         }
         let mut listening = BTreeMap::new();
-        for (ways, tls, _, units, listen) in planned {
+        for (ways, tls, _, listen) in planned {
             let one = match bound.remove(&listen) {
                 Some(listener) => Listening {
                     address: listener.address(),
@@ -192,7 +194,7 @@ impl Entrance {
                     let one = self.listening.remove(&listen).expect("what was not bound now was bound before");
                     one.door.serve(ways);
                     if one.listener.is_none() {
-                        units.iter().for_each(|unit| unit.set_state(State::Running, None));
+                        one.door.set_states(State::Running);
                     }
                     one
                 }
@@ -306,6 +308,7 @@ fn ways(listen: &str, routes: Vec<Route>, context: &Context) -> Result<HashMap<S
         let constant =
             [(message::SOURCE, unit.as_str()), (message::REVISION, route.unit.digest.as_str()), (message::HOP, "0")];
         same_path.push(Way {
+            suspended: route.suspended,
             constant: Headers::from_iter(constant),
             subject: context.names.stored(&route.to),
             methods,

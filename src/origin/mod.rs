@@ -1,0 +1,3 @@
+//! Where manifests come from, when that is not a folder.
+
+pub mod git;
