@@ -156,7 +156,6 @@ impl Entrance {
         for (listen, routes) in by_address {
             let tls = common_tls(&listen, &routes)?;
             let open = routes.iter().find(|route| route.auth.is_none()).map(|route| route.unit.id.to_string());
-            let units: Vec<Arc<Unit>> = routes.iter().map(|route| Arc::clone(&route.unit)).collect();
             planned.push((ways(&listen, routes, &self.context)?, tls, open, listen));
         }
         let mut bound = BTreeMap::new();
