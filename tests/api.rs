@@ -108,6 +108,10 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
         server: None,
         replicas: 1,
         monitor: None,
+        publisher: None,
+        follows_git: false,
+        webhook_secret: None,
+        webhooks: Arc::default(),
         taps: vejas::api::Taps::default(),
     }
 }

@@ -28,6 +28,7 @@ const SEED: u128 = 0x1234_5678_9abc_def0_1122_3344_5566_7788;
 fn route(registry: &Registry, name: &str) -> Route {
     let unit = registry.add(UnitId::new(UnitKind::HttpIn, name), "abababababababab", "m.yaml:1".to_owned());
     Route {
+        suspended: None,
         unit,
         listen: "127.0.0.1:0".to_owned(),
         tls: None,

@@ -395,6 +395,7 @@ mod tests {
             data_dir: Some(".vejas".to_owned()),
             server: None,
             manifests: view::Manifests::default(),
+            sync: None,
             streams: vec![stream],
             units: vec![unit, entrance],
             warnings: vec!["look here".to_owned()],

@@ -12,6 +12,7 @@ mod operators;
 mod owners;
 mod processes;
 mod proxy;
+mod publish;
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;

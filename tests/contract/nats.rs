@@ -123,6 +123,7 @@ crate::contract_cases! { super::NatsFixture::new().await;
         entries_survive_a_restart,
         a_list_is_by_prefix_in_order_and_in_pages,
         a_watch_shows_what_is_there_then_every_change,
+        a_watch_of_one_key_tells_of_no_other,
         a_watcher_hears_of_expiry,
         a_slow_watcher_gets_the_last_value_of_every_key,
         a_value_above_the_limit_is_refused,

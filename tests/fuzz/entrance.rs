@@ -202,6 +202,7 @@ fn whatever_comes_is_answered_or_closed_and_what_got_a_2xx_is_stored_once() {
 
 fn route() -> Route {
     Route {
+        suspended: None,
         unit: Registry::default().add(UnitId::new(UnitKind::HttpIn, "a"), "abababababababab", "m.yaml:1".to_owned()),
         listen: "127.0.0.1:0".to_owned(),
         tls: None,

@@ -1,0 +1,11 @@
+//! The real binary, following real git repositories, and publishing through its command line.
+
+#![allow(clippy::disallowed_methods)]
+
+mod following;
+mod publishing;
+mod refusing;
+mod repository;
+#[path = "../support/mod.rs"]
+mod support;
+mod webhook;
