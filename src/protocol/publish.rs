@@ -238,6 +238,11 @@ impl Head {
         self.history.iter().find(|past| past.no == no).cloned().ok_or(Refused::Forgotten { no, oldest })
     }
 
+    /// Whether a person has confirmed this plan, by its hash or the first digits of it.
+    pub fn is_confirmed(&self, hash: &str) -> bool {
+        self.confirmed.as_ref().is_some_and(|confirmed| hash.starts_with(confirmed.as_str()))
+    }
+
     pub fn suspension(&self, unit: &str) -> Option<&Suspension> {
         self.suspended.iter().find(|suspended| suspended.unit == unit)
     }

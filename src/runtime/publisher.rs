@@ -183,7 +183,7 @@ impl Publisher {
         {
             return Err(Error::Pinned { no: head.no, by: pin.by.clone() });
         }
-        let confirmed = how.prune || how.plan.is_some() || head.confirmed.as_ref() == Some(&hash);
+        let confirmed = how.prune || how.plan.is_some() || head.is_confirmed(&hash);
         if let Some(reason) = plan.guard().filter(|_| !confirmed) {
             return Err(Error::Guard { hash, reason });
         }

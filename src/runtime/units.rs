@@ -206,7 +206,7 @@ impl Units {
             None => (head, None),
             Some(given) => {
                 let mut plan = given.plan(&self.current);
-                let held_back = plan.guard().filter(|_| head.confirmed.as_ref() != Some(&plan.hash(head.no)));
+                let held_back = plan.guard().filter(|_| !head.is_confirmed(&plan.hash(head.no)));
                 let held_back = held_back.map(|reason| {
                     let hash = plan.hash(head.no);
                     format!("{reason}: these run on until `vejas apply --plan {}` confirms it", status::short(&hash))

@@ -130,11 +130,11 @@ fn a_table_beside_a_manifest_comes_from_the_same_commit() {
     repository.write("m/tables/vat.csv", "country,rate\nAT,20\n");
     repository.write(
         "m/table.yaml",
-        "apiVersion: vejas/v1\nkind: Table\nmetadata: { name: vat }\nspec: { key: country, csv: { file: tables/vat.csv } }\n",
+        "apiVersion: vejas/v1\nkind: Table\nmetadata: { name: vat }\nspec: { file: { path: tables/vat.csv, key: country } }\n",
     );
     repository.write(
         "m/flow.yaml",
-        "apiVersion: vejas/v1\nkind: Flow\nmetadata: { name: work }\nspec: { from: raw, steps: [ { lookup: { table: vat, key: '.c', into: vat } } ], to: done }\n",
+        "apiVersion: vejas/v1\nkind: Flow\nmetadata: { name: work }\nspec: { from: raw, steps: [ { lookup: { table: vat, key: '.c', into: vat, onMissing: fail } } ], to: done }\n",
     );
     repository.commit("a table");
     let mut vejas = of(&repository);

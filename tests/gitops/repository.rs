@@ -95,8 +95,11 @@ impl Repository {
     /// Serves it with git's own server until dropped.
     pub fn serve(&self) -> Served {
         let address = free_address();
-        let child = Command::new("git")
-            .args(["daemon", "--reuseaddr", "--export-all", "--listen=127.0.0.1"])
+        // Not by way of `git`, whose child would outlive it.
+        let folder = Command::new("git").arg("--exec-path").output().unwrap().stdout;
+        let daemon = PathBuf::from(String::from_utf8(folder).unwrap().trim()).join("git-daemon");
+        let child = Command::new(daemon)
+            .args(["--reuseaddr", "--export-all", "--listen=127.0.0.1"])
             .arg(format!("--port={}", address.port()))
             .arg(format!("--base-path={}", self.folder.path().display()))
             .arg(self.folder.path())
@@ -120,7 +123,6 @@ pub struct Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The daemon's own child serves; both go with their group only when they are told.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
