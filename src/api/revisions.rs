@@ -327,7 +327,7 @@ async fn show(State(told): State<Told>) -> Result<Json<revisions::Revisions>, Re
     };
     // An announcement outlives its process for a while.
     let alone = publisher.is_alone();
-    let lives = |member: &view::Member| member.own || (!alone && member.session != "none" && member.session != "dead");
+    let lives = |member: &view::Member| member.own || (!alone && member.session != "gone");
     let members: Vec<view::Member> = members.into_iter().filter(lives).collect();
     let candidate = match &head.candidate {
         None => None,
