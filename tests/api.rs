@@ -52,6 +52,8 @@ fn endpoints() -> Vec<Endpoint> {
             "/api/v1/units/{kind}/{name}" => "/api/v1/units/flow/price",
             "/api/v1/units/{kind}/{name}/purge" => "/api/v1/units/flow/price/purge",
             "/api/v1/members/{instance}/drain" => "/api/v1/members/nobody/drain",
+            "/api/v1/replay/{flow}" => "/api/v1/replay/price",
+            "/api/v1/shadow/{flow}" => "/api/v1/shadow/price",
             "/api/v1/tap" => "/api/v1/tap?subject=orders.*",
             path => &path.replace("{sequence}", &ABSENT.to_string()),
         };
@@ -61,6 +63,7 @@ fn endpoints() -> Vec<Endpoint> {
             let body = match (method.as_str(), path.as_str()) {
                 ("PATCH", "/api/v1/dlq/{sequence}") => r#"{"set":[{"path":"a","value":1}]}"#,
                 ("PUT", "/api/v1/dlq/{sequence}/payload") => "{}",
+                ("POST", "/api/v1/replay/{flow}" | "/api/v1/shadow/{flow}") => CANDIDATE,
                 ("POST", "/api/v1/dlq/replay" | "/api/v1/dlq/purge") => r#"{"all":true}"#,
                 ("GET", _) | ("POST", "/api/v1/units/{kind}/{name}/purge" | "/api/v1/members/{instance}/drain") => "",
                 _ => panic!("{method} {path} has no example here"),
@@ -89,6 +92,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
     let context = ground.context("alpha");
     let loaded = Loaded::default();
     loaded.set();
+    let replays = vejas::runtime::replay::Replays::new(&context, MESSAGE_BYTES_MAX);
     Told {
         registry: Arc::clone(registry),
         dead_letters: DeadLetters::new(&context, Arc::clone(registry)),
@@ -113,6 +117,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
         webhook_secret: None,
         webhooks: Arc::default(),
         taps: vejas::api::Taps::default(),
+        replays,
     }
 }
 
