@@ -209,6 +209,22 @@ fn more_than_a_page_is_compared_whole_and_in_order() {
 }
 
 #[test]
+fn the_read_token_will_do_and_none_will_not() {
+    let mut vejas = Vejas::new(&[("all.yaml", MANIFESTS)]);
+    vejas.environment("VEJAS_READ_TOKEN", "reads");
+    let file = candidate(&vejas, &[("price.yaml", &same())]);
+    vejas.start();
+    for verb in ["replay", "shadow"] {
+        let more: &[&str] = if verb == "shadow" { &["--for", "1ms"] } else { &[] };
+        let ask = |token: &[&str]| compare(&vejas, &[&[verb, "price", "--candidate", &file], more, token].concat());
+        let none = ask(&[]);
+        assert!(none.code == 3 && none.errors.contains("wants a token"), "{}", none.errors);
+        let reads = ask(&["--token", "reads"]);
+        assert_eq!(reads.code, 0, "{}", reads.errors);
+    }
+}
+
+#[test]
 fn on_a_nats_server_it_is_the_same() {
     let server = Server::start();
     let mut vejas = Vejas::new(&[("all.yaml", MANIFESTS)]);
