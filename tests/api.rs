@@ -25,6 +25,14 @@ use vejas::unit::status::{Registry, State};
 /// Paths that need no token.
 const OPEN: &[&str] = &["/healthz", "/readyz"];
 
+/// For a flow that is not there.
+const CANDIDATE: &str = r#"{"candidate":{"manifest":{"path":"a.yaml","text":""}}}"#;
+
+/// A POST that changes nothing.
+fn only_reads(path: &str) -> bool {
+    ["/api/v1/replay/", "/api/v1/shadow/"].iter().any(|below| path.starts_with(below))
+}
+
 /// A letter that is not there, so that every token meets the same.
 const ABSENT: u64 = 999;
 
@@ -52,6 +60,8 @@ fn endpoints() -> Vec<Endpoint> {
             "/api/v1/units/{kind}/{name}" => "/api/v1/units/flow/price",
             "/api/v1/units/{kind}/{name}/purge" => "/api/v1/units/flow/price/purge",
             "/api/v1/members/{instance}/drain" => "/api/v1/members/nobody/drain",
+            "/api/v1/replay/{flow}" => "/api/v1/replay/price",
+            "/api/v1/shadow/{flow}" => "/api/v1/shadow/price",
             "/api/v1/tap" => "/api/v1/tap?subject=orders.*",
             path => &path.replace("{sequence}", &ABSENT.to_string()),
         };
@@ -61,12 +71,17 @@ fn endpoints() -> Vec<Endpoint> {
             let body = match (method.as_str(), path.as_str()) {
                 ("PATCH", "/api/v1/dlq/{sequence}") => r#"{"set":[{"path":"a","value":1}]}"#,
                 ("PUT", "/api/v1/dlq/{sequence}/payload") => "{}",
+                ("POST", "/api/v1/replay/{flow}" | "/api/v1/shadow/{flow}") => CANDIDATE,
                 ("POST", "/api/v1/dlq/replay" | "/api/v1/dlq/purge") => r#"{"all":true}"#,
                 ("GET", _) | ("POST", "/api/v1/units/{kind}/{name}/purge" | "/api/v1/members/{instance}/drain") => "",
                 _ => panic!("{method} {path} has no example here"),
             };
             // Nothing reads in this test.
-            let found = if path.contains("{sequence}") || path.ends_with("/{name}/purge") || path.ends_with("/drain") {
+            let found = if path.contains("{sequence}")
+                || path.ends_with("/{name}/purge")
+                || path.ends_with("/drain")
+                || only_reads(&path)
+            {
                 404
             } else {
                 200
@@ -89,6 +104,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
     let context = ground.context("alpha");
     let loaded = Loaded::default();
     loaded.set();
+    let replays = vejas::runtime::replay::Replays::new(&context, MESSAGE_BYTES_MAX);
     Told {
         registry: Arc::clone(registry),
         dead_letters: DeadLetters::new(&context, Arc::clone(registry)),
@@ -113,6 +129,7 @@ fn told(ground: &Ground, registry: &Arc<Registry>) -> Told {
         webhook_secret: None,
         webhooks: Arc::default(),
         taps: vejas::api::Taps::default(),
+        replays,
     }
 }
 
@@ -175,7 +192,11 @@ async fn every_endpoint_but_health_wants_a_token_when_one_is_set() {
                 }
                 // Only the head: a tap never ends.
                 let status = request.send().await.unwrap().status().as_u16();
-                let expected = match (OPEN.contains(&path.as_str()), reads, writes || method == reqwest::Method::GET) {
+                let expected = match (
+                    OPEN.contains(&path.as_str()),
+                    reads,
+                    writes || method == reqwest::Method::GET || only_reads(&path),
+                ) {
                     (true, ..) | (false, true, true) => found,
                     (false, false, _) => 401,
                     (false, true, false) => 403,

@@ -8,6 +8,7 @@ mod lag;
 mod members;
 mod metrics;
 mod openapi;
+mod replay;
 mod revisions;
 mod routes;
 mod server;
@@ -19,6 +20,7 @@ pub mod webhook;
 
 pub use access::Tokens;
 pub use openapi::document;
+pub use replay::REQUEST_BYTES_MAX as REPLAY_BYTES_MAX;
 pub use server::{Error, Options, Server};
 pub use tap::{TAPS_MAX, Taps};
 
@@ -40,6 +42,7 @@ use crate::runtime::ownership::overview::Overview;
 use crate::runtime::publisher::Publisher;
 use crate::runtime::reading::Backlogs;
 use crate::runtime::reload;
+use crate::runtime::replay::Replays;
 use crate::unit::status::Registry;
 
 /// What the API tells about. Cheap to clone.
@@ -79,6 +82,7 @@ pub struct Told {
     pub monitor: Option<Arc<str>>,
     pub taps: Taps,
     pub webhooks: Arc<webhook::Seen>,
+    pub replays: Replays,
 }
 
 impl std::fmt::Debug for Told {

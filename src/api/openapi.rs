@@ -54,7 +54,7 @@ pub fn document() -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "VEJAS_TOKEN, or VEJAS_READ_TOKEN for GET. Not needed when neither is set.",
+                    "description": "VEJAS_TOKEN, or VEJAS_READ_TOKEN for GET, replay and shadow. Not needed when neither is set.",
                 },
             },
         },
@@ -87,7 +87,7 @@ fn describe(
     let answer = content(&operation.answer, schemas);
     responses.insert("200".to_owned(), json!({ "description": "Done.", "content": answer }));
     let guard = [(401, "A token is wanted, or this one is wrong."), (403, "This token may read only.")];
-    let guard = guard.into_iter().filter(|(status, _)| !is_open && (*status == 401 || operation.method != "get"));
+    let guard = guard.into_iter().filter(|(status, _)| !is_open && (*status == 401 || !operation.reads));
     for (status, when) in operation.refusals.iter().copied().chain(guard) {
         let content = json!({ "application/problem+json": { "schema": problem } });
         responses.insert(status.to_string(), json!({ "description": when, "content": content }));

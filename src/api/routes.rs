@@ -6,7 +6,7 @@
 use axum::routing::{MethodRouter, get, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Told, dlq, members, metrics, openapi, revisions, status, tap, view, webhook};
+use super::{Told, dlq, members, metrics, openapi, replay, revisions, status, tap, view, webhook};
 
 pub(super) struct Route {
     pub path: &'static str,
@@ -45,6 +45,8 @@ pub(super) struct Operation {
     pub answer: Content,
     /// Other answers than 200 and those that every path has: status and when it is given.
     pub refusals: Vec<(u16, &'static str)>,
+    /// It changes nothing.
+    pub reads: bool,
 }
 
 impl Operation {
@@ -57,6 +59,7 @@ impl Operation {
             body: None,
             answer: Content::TEXT,
             refusals: Vec::new(),
+            reads: method == "get",
         }
     }
 
@@ -97,8 +100,13 @@ impl Operation {
     }
 
     /// It answers server-sent events, the data of each being JSON of this type.
-    fn events<T: JsonSchema>(self) -> Self {
+    pub fn events<T: JsonSchema>(self) -> Self {
         Operation { answer: Content { kind: "text/event-stream", ..Content::json::<T>() }, ..self }
+    }
+
+    /// The read token will do, whatever the method.
+    pub fn reads(self) -> Self {
+        Operation { reads: true, ..self }
     }
 
     /// The fields of this type may stand behind the `?`.
@@ -187,5 +195,6 @@ pub(super) fn guarded() -> Vec<Route> {
     routes.extend(revisions::routes());
     routes.extend(members::routes());
     routes.extend(dlq::routes());
+    routes.extend(replay::routes());
     routes
 }

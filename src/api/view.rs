@@ -8,6 +8,7 @@ mod tap;
 pub use crate::runtime::load::Shown as ManifestProblem;
 pub use crate::runtime::ownership::overview::{ShownLease as Lease, ShownMember as Member};
 pub use crate::runtime::reload::Manifests;
+pub use crate::runtime::replay::view as replay;
 pub use crate::runtime::sync::Sync;
 pub use tap::{Payload, TapEnd, TapEvent, TapGap, TapMessage, TapOpen, TapStep};
 

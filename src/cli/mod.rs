@@ -12,6 +12,7 @@ pub mod members;
 pub mod new;
 pub mod output;
 pub mod purge;
+pub mod replay;
 pub mod revisions;
 pub mod run;
 pub mod schema;
@@ -54,6 +55,8 @@ enum Command {
     Drain(members::DrainArgs),
     Data(data::Args),
     Tap(tap::Args),
+    Replay(replay::ReplayArgs),
+    Shadow(replay::ShadowArgs),
     Explain(explain::Args),
     New(new::Args),
     Schema(schema::Args),
@@ -96,6 +99,8 @@ pub fn main() -> Exit {
         Command::Drain(args) => members::drain(args),
         Command::Data(args) => data::run(args),
         Command::Tap(args) => tap::main(args),
+        Command::Replay(args) => replay::replay(args),
+        Command::Shadow(args) => replay::shadow(args),
         Command::Explain(args) => explain::run(&args),
         Command::New(args) => new::run(&args),
         Command::Schema(args) => schema::run(&args),

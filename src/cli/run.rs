@@ -18,6 +18,7 @@ use crate::manifest::value::{ByteSize, Span};
 use crate::runtime::config::{BusConfig, Config};
 use crate::runtime::load;
 use crate::runtime::ownership::overview::Overview;
+use crate::runtime::replay::Replays;
 use crate::runtime::start::{self, Door, Handle};
 use crate::runtime::telemetry::{self, LogFormat};
 use crate::runtime::units;
@@ -270,6 +271,7 @@ async fn open_api(handle: Handle) -> Result<Door, String> {
         },
         taps: api::Taps::default(),
         webhooks: Arc::default(),
+        replays: Replays::new(&handle.context, handle.config.message_bytes_max()),
     };
     let tls = handle.config.api_tls.clone().map(|(cert, key)| tls::Files { cert, key });
     let options = api::Options { address: handle.config.api_addr.clone(), tls, tokens };

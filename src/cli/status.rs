@@ -63,6 +63,8 @@ pub enum Error {
     Refused { server: String, status: u16, detail: String },
     #[error("{server} is no Vejas API of this version: {reason}")]
     Foreign { server: String, reason: String },
+    #[error("{server} broke off: {reason}")]
+    Broken { server: String, reason: String },
     #[error("cannot write the answer: {0}")]
     Output(#[from] std::io::Error),
 }

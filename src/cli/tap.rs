@@ -3,8 +3,8 @@
 //! A connection that breaks is made again: by subject it goes on behind the last sequence shown, by unit with what comes
 //! from then on. Both are said on the standard error, so that the output is messages only.
 
-mod events;
-mod text;
+pub(in crate::cli) mod events;
+pub(in crate::cli) mod text;
 
 use std::io::Write;
 use std::path::PathBuf;

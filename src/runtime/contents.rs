@@ -207,6 +207,52 @@ pub(super) fn references(bytes: &[u8]) -> Vec<String> {
     document.map(|document| document.refers.into_iter().map(|reference| reference.digest).collect()).unwrap_or_default()
 }
 
+/// A Schema or a Table that a version refers to, as it is stored.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub kind: String,
+    pub name: String,
+    pub spec: Json,
+    /// By the name in the spec.
+    pub files: BTreeMap<String, Bytes>,
+}
+
+/// The schemas and tables that these versions refer to, those of the first ones first. Of what has the same kind and name only
+/// the first; what is not stored any more is left out.
+pub(super) async fn shared(versions: &Versions, digests: &[String]) -> Result<Vec<Shared>, bus::Error> {
+    let mut named = BTreeSet::new();
+    let mut found = Vec::new();
+    for digest in digests {
+        let Some(document) = document(versions, digest).await? else { continue };
+        for reference in document.refers.into_iter().filter(|reference| reference.kind != "file") {
+            if found.len() >= PIECES_MAX || !named.insert((reference.kind.clone(), reference.name.clone())) {
+                continue;
+            }
+            let Some(one) = self::document(versions, &reference.digest).await? else { continue };
+            let mut files = BTreeMap::new();
+            for file in one.refers.iter().filter(|reference| reference.kind == "file") {
+                if let Some(bytes) = versions.content(&file.digest).await? {
+                    files.insert(file.name.clone(), bytes);
+                }
+            }
+            found.push(Shared { kind: one.kind, name: one.name, spec: one.spec, files });
+        }
+    }
+    Ok(found)
+}
+
+async fn document(versions: &Versions, digest: &str) -> Result<Option<Document>, bus::Error> {
+    let bytes = versions.content(digest).await?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
+/// A manifest written from its parts.
+pub(super) fn manifest_text(kind: &str, name: &str, spec: &Json) -> Vec<u8> {
+    let manifest =
+        serde_json::json!({ "apiVersion": API_VERSION, "kind": kind, "metadata": { "name": name }, "spec": spec });
+    serde_json::to_vec_pretty(&manifest).expect("a document is JSON")
+}
+
 #[derive(Default)]
 struct Gathered {
     seen: BTreeSet<String>,
@@ -218,10 +264,7 @@ struct Gathered {
 impl Gathered {
     fn take(&mut self, document: &Document) {
         let Document { path, kind, name, spec, .. } = document;
-        let manifest =
-            serde_json::json!({ "apiVersion": API_VERSION, "kind": kind, "metadata": { "name": name }, "spec": spec });
-        let bytes = serde_json::to_vec_pretty(&manifest).expect("a document is JSON");
-        self.tree.files.push(TreeFile { path: path.clone(), bytes });
+        self.tree.files.push(TreeFile { path: path.clone(), bytes: manifest_text(kind, name, spec) });
     }
 
     fn compile(self, digest: &str, environment: Option<&Environment>) -> Result<LoadedUnit, Error> {

@@ -23,6 +23,7 @@ pub mod planning;
 pub mod publisher;
 pub mod reading;
 pub mod reload;
+pub mod replay;
 pub mod settings;
 pub mod shutdown;
 mod sink_units;

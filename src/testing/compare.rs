@@ -119,7 +119,7 @@ fn differs_letter(wanted: &test::DeadLetter, found: &DeadLetter) -> Option<Strin
 }
 
 /// Equal as JSON: the order of keys does not matter, and a number is its value however it is written.
-fn same(a: &Json, b: &Json) -> bool {
+pub(super) fn same(a: &Json, b: &Json) -> bool {
     match (a, b) {
         (Json::Number(a), Json::Number(b)) => match (a.is_f64(), b.is_f64()) {
             (false, false) => a == b,
@@ -134,7 +134,7 @@ fn same(a: &Json, b: &Json) -> bool {
 }
 
 /// What is expected, with numbers of the same value written as they were found: only true differences are left to show.
-fn aligned(expected: &Json, found: &Json) -> Json {
+pub(super) fn aligned(expected: &Json, found: &Json) -> Json {
     match (expected, found) {
         (Json::Array(items), Json::Array(others)) => {
             let other = |at: usize| others.get(at).unwrap_or(&Json::Null);
@@ -149,7 +149,7 @@ fn aligned(expected: &Json, found: &Json) -> Json {
     }
 }
 
-fn sorted(value: &Json) -> Json {
+pub(super) fn sorted(value: &Json) -> Json {
     match value {
         Json::Array(items) => items.iter().map(sorted).collect(),
         Json::Object(map) => {
@@ -161,7 +161,7 @@ fn sorted(value: &Json) -> Json {
     }
 }
 
-fn pretty(value: &Json) -> String {
+pub(super) fn pretty(value: &Json) -> String {
     format!("{value:#}")
 }
 

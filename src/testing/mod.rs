@@ -3,8 +3,10 @@
 //! The steps, ids, headers and dead letters are those of the runtime ([`Passage`]); only the store of `dedupe` marks is
 //! replaced, by one that lasts for the test. Pure: the clock is the test's, files come in through a function.
 
+mod between;
 mod compare;
 mod diff;
+mod marks;
 mod outcome;
 pub mod report;
 
@@ -23,6 +25,8 @@ use crate::manifest::test::{Input, Test};
 use crate::time::Timestamp;
 use crate::transforms::{self, BuildError, Passage, Pipeline, Stamp};
 
+pub use between::{DIFFERENCE_BYTES_MAX, between};
+pub use marks::Marks;
 pub use outcome::Outcome;
 
 /// 2026-01-01T00:00:00Z: the time of a test that gives none.
@@ -191,22 +195,5 @@ impl<'a> Case<'a> {
         let places = &self.checked.places;
         let place = places.get(path).or_else(|| places.get("expect"));
         place.copied().unwrap_or(Position { line: self.checked.line, column: 1 })
-    }
-}
-
-/// The marks of `dedupe` steps: key to owner and end.
-#[derive(Debug, Default)]
-struct Marks(BTreeMap<String, (String, Timestamp)>);
-
-impl Marks {
-    /// Sets the mark unless it is set and has not run out. Whether it is the owner's now.
-    fn take(&mut self, mark: transforms::Mark, now: Timestamp) -> bool {
-        if let Some((owner, end)) = self.0.get(&mark.key)
-            && *end > now
-        {
-            return *owner == mark.owner;
-        }
-        self.0.insert(mark.key, (mark.owner, now.plus(mark.within)));
-        true
     }
 }

@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Event {
+pub(in crate::cli) struct Event {
     pub name: String,
     pub data: String,
     pub id: Option<String>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(in crate::cli) struct Events {
     /// A line that is not at its end yet.
     rest: Vec<u8>,
     /// An event that is not at its end yet.

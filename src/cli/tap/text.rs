@@ -50,7 +50,7 @@ fn payload(payload: &Payload) -> String {
 }
 
 /// What comes from outside must not steer a terminal.
-fn harmless(text: &str) -> String {
+pub(in crate::cli) fn harmless(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
         match c.is_control() && c != '\t' {
             true => shown.extend(c.escape_default()),
