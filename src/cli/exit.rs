@@ -22,7 +22,7 @@ pub const HELP: &str = "\
 Exit codes:
    0  done, nothing wrong
    1  problems were found
-   2  there is a difference (`plan`, `diff`)
+   2  there is a difference (`plan`, `diff`, `replay`, `shadow`)
    3  the command could not do its work
   64  wrong use of the command line
   75  the bus went away: start the process again";

@@ -131,7 +131,7 @@ fn compare<T: Serialize>(what: &What, verb: &str, wanted: impl FnOnce(Candidate)
         differs = Comparing { what, end: None }.run(verb, body).await?;
         Ok(())
     });
-    if exit == Exit::Ok && differs { Exit::Problems } else { exit }
+    if exit == Exit::Ok && differs { Exit::Differs } else { exit }
 }
 
 struct Comparing<'a> {

@@ -192,8 +192,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     let (tell_head, mut heads) = watch::channel(Head::default());
     side.spawn(candidates::follow(publisher.clone(), tell_head, workers.clone()));
 
-    let (mut units, change) =
-        Units::start(loaded, &publisher, &context, &config, &registry, &entrances, backlogs, ownership.clone()).await?;
+    let (mut units, change) = Units::start(loaded, &publisher, &registry, &entrances, backlogs).await?;
     // From git, and nothing published yet: there is nothing to be ready with.
     let mut ready = Some(door.ready);
     if config.git.is_none() || change.no > 0 {
@@ -207,6 +206,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         units.own_chore("chore/sync", sync::chore(publisher, mirror, git.period)).await;
     }
 
+    let following = Following { told, context: context.clone(), config: Arc::clone(&config) };
     let failed = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping");
@@ -218,7 +218,7 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
         }
         reason = backing.stopped() => Some(Error::Failed(reason)),
         ended = &mut owning => Some(not_owning(ended)),
-        reason = follow(&mut units, reloads.as_mut(), &mut heads, &told, &context, &config, &mut ready) => Some(Error::Failed(reason)),
+        reason = follow(&mut units, reloads.as_mut(), &mut heads, &following, &mut ready) => Some(Error::Failed(reason)),
     };
     if let Some(error) = &failed {
         tracing::error!("cannot go on: {error}");
@@ -239,8 +239,18 @@ async fn serve(config: Config, metrics: PrometheusHandle, front_door: FrontDoor)
     failed.map_or(Ok(()), Err)
 }
 
+/// What is told once, when every unit is up.
+type Ready = Option<Box<dyn FnOnce() + Send>>;
+
+/// What following needs beside the units.
+struct Following {
+    told: reload::Told,
+    context: Context,
+    config: Arc<Config>,
+}
+
 /// Every unit is up.
-fn open(ready: &mut Option<Box<dyn FnOnce() + Send>>, registry: &Registry, config: &Config) {
+fn open(ready: &mut Ready, registry: &Registry, config: &Config) {
     if let Some(ready) = ready.take() {
         ready();
         tracing::info!(units = registry.all().len(), bus = %config.bus.shown(&config.data_dir), "ready");
@@ -263,11 +273,10 @@ async fn follow(
     units: &mut Units,
     mut reloads: Option<&mut Reloads>,
     heads: &mut watch::Receiver<Head>,
-    told: &reload::Told,
-    context: &Context,
-    config: &Config,
-    ready: &mut Option<Box<dyn FnOnce() + Send>>,
+    following: &Following,
+    ready: &mut Ready,
 ) -> String {
+    let Following { told, context, config } = following;
     let mut collections = tokio::time::interval(COLLECT_PERIOD);
     let mut looks = tokio::time::interval(HEAD_PERIOD);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -286,8 +295,8 @@ async fn follow(
                     reason = units.failed() => return reason,
                     loaded = &mut next => break loaded,
                     _ = collections.tick() => units.collect().await,
-                    _ = looks.tick() => look_at_head(units, told, context, config, ready).await,
-                    Ok(()) = heads.changed() => look_at_head(units, told, context, config, ready).await,
+                    _ = looks.tick() => look_at_head(units, following, ready).await,
+                    Ok(()) = heads.changed() => look_at_head(units, following, ready).await,
                 }
             }
         };
@@ -312,13 +321,8 @@ async fn follow(
 }
 
 /// Follows what is published, if that is another set than before.
-async fn look_at_head(
-    units: &mut Units,
-    told: &reload::Told,
-    context: &Context,
-    config: &Config,
-    ready: &mut Option<Box<dyn FnOnce() + Send>>,
-) {
+async fn look_at_head(units: &mut Units, following: &Following, ready: &mut Ready) {
+    let Following { told, context, config } = following;
     match units.reconsider().await {
         Ok(None) => {}
         Ok(Some(change)) => {

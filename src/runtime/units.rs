@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::agreement::{Agreement, Decision};
 use super::audit;
-use super::config::Config;
 use super::load::{Loaded, LoadedUnit};
 use super::ownership::{self, Owned};
 use super::planning::{Current, Given};
@@ -36,7 +35,6 @@ use crate::protocol::publish::{Head, Suspension};
 use crate::protocol::record::Unit;
 use crate::time::Timestamp;
 use crate::transforms;
-use crate::unit::context::Context;
 use crate::unit::status::{self, Registry, State};
 
 /// How long a change waits for its readers before sources and entrances stay as they are.
@@ -124,13 +122,11 @@ impl Units {
     pub async fn start(
         loaded: Option<Loaded>,
         publisher: &Publisher,
-        context: &Context,
-        config: &Arc<Config>,
         registry: &Arc<Registry>,
         entrances: &CancellationToken,
         backlogs: Backlogs,
-        ownership: ownership::Handle,
     ) -> Result<(Self, Change), Error> {
+        let (context, config, ownership) = (&publisher.context, &publisher.config, publisher.ownership.clone());
         let settings =
             Settings::new(Arc::clone(&config.environment), config.settings_base(), config.secrets_dir.clone());
         let versions = Arc::clone(publisher.versions());

@@ -13,6 +13,7 @@ use vejas::ports::bus::{Batch, DurableConfig, Error, Start};
 use vejas::runtime::clock::SystemClock;
 use vejas::runtime::config::{BusConfig, Config};
 use vejas::runtime::ownership::{self, members::Describes};
+use vejas::runtime::publisher::Publisher;
 use vejas::runtime::reading::Backlogs;
 use vejas::runtime::units::Units;
 use vejas::runtime::{load, streams};
@@ -48,6 +49,7 @@ pub struct Stage {
 fn config(folder: &Path, limits: Limits) -> Config {
     Config {
         manifests: folder.join("manifests"),
+        git: None,
         data_dir: folder.join("data"),
         names: Names::default(),
         instance: "test".to_owned(),
@@ -115,8 +117,8 @@ impl Stage {
             ownership::start(self.context.clone(), peers, self.config.ownership.clone(), Describes::default());
         tokio::spawn(driver);
         let backlogs = Backlogs::default();
-        let started =
-            Units::start(loaded, &self.context, &self.config, &self.registry, &self.entrances, backlogs, owner).await;
+        let publisher = Publisher::new(&self.context, &self.config, &owner);
+        let started = Units::start(Some(loaded), &publisher, &self.registry, &self.entrances, backlogs).await;
         self.units = Some(started.unwrap().0);
     }
 
