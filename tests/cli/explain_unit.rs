@@ -69,6 +69,6 @@ fn a_setting_that_weakens_or_strengthens_a_guarantee_changes_the_page() {
 #[test]
 fn an_unknown_unit_is_answered_with_what_was_meant() {
     let run = vejas(&folder(), &["explain", "sink/htp", "--manifests", "units.yaml"], None);
-    assert_eq!(run.code, 2);
+    assert_eq!(run.code, 64);
     assert!(run.stderr.contains("did you mean `sink/http`?"), "{}", run.stderr);
 }

@@ -70,7 +70,7 @@ fn explain_knows_functions_kinds_and_fields() {
     assert!(run.stdout.contains("Where to send."), "{}", run.stdout);
     let run = vejas(here(), &["explain", "Sink.htp"], None);
     assert_eq!(run.stderr, "error: `Sink` has no field `htp`; did you mean `http`?\n");
-    assert_eq!(run.code, 2);
+    assert_eq!(run.code, 64);
     let run = vejas(here(), &["explain"], None);
     assert!(run.stdout.contains("VJ0032  cycle"), "{}", run.stdout);
 }
@@ -103,7 +103,7 @@ fn the_manifests_that_come_along_have_no_problems() {
 
 #[test]
 fn wrong_use_ends_with_2_and_help_names_the_codes() {
-    assert_eq!(vejas(here(), &["check", "--outptu"], None).code, 2);
+    assert_eq!(vejas(here(), &["check", "--outptu"], None).code, 64);
     assert_eq!(vejas(here(), &["new", "flwo"], None).stderr, "error: there is no kind `flwo`; did you mean `Flow`?\n");
     let help = vejas(here(), &["--help"], None);
     assert_eq!(help.code, 0);

@@ -87,6 +87,24 @@ fn a_plan_shows_what_waits_for_units_that_go_or_read_something_else() {
 }
 
 #[test]
+fn what_is_told_of_revisions_is_of_the_schema_that_the_document_gives() {
+    let vejas = started(".v = 1");
+    let folder = other(&vejas, ".v = 2");
+    assert_eq!(command(&vejas, &["publish", &folder]).1, 0);
+    let document = crate::repository::ask(vejas.api, "/api/v1/openapi.json");
+    for path in ["/api/v1/revisions", "/api/v1/revisions/history", "/api/v1/revisions/diff"] {
+        let schema = &document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"];
+        let mut schema = schema.clone();
+        assert!(schema.is_object(), "{path}");
+        schema["components"] = document["components"].clone();
+        let answer = crate::repository::ask(vejas.api, path);
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let wrong: Vec<String> = validator.iter_errors(&answer).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{path}: {wrong:?} in {answer:#}");
+    }
+}
+
+#[test]
 fn errors_are_refused_with_their_place_and_nothing_changes() {
     let vejas = started(".v = 1");
     let folder = other(&vejas, ".v = (");
