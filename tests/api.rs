@@ -183,6 +183,7 @@ async fn dead_letter_stream(ground: &Ground) {
     ground.bus.ensure_stream(config).await.unwrap();
     let store = ground.context("alpha").store;
     store.ensure_bucket(&ground.names.dead_letter_marks_bucket(), None).await.unwrap();
+    store.ensure_bucket(&ground.names.versions_bucket(), None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
