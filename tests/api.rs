@@ -23,7 +23,7 @@ use vejas::runtime::dead_letters::DeadLetters;
 use vejas::unit::status::{Registry, State};
 
 /// Paths that need no token.
-const OPEN: &[&str] = &["/healthz", "/readyz"];
+const OPEN: &[&str] = &["/healthz", "/readyz", "/api/v1/git/webhook"];
 
 /// For a flow that is not there.
 const CANDIDATE: &str = r#"{"candidate":{"manifest":{"path":"a.yaml","text":""}}}"#;

@@ -48,7 +48,7 @@ fn explain_prints_the_page_of_a_code_in_any_case() {
     assert_eq!(run.code, 0);
     assert!(run.stdout.starts_with("# VJ0007: unknown key\n"), "{}", run.stdout);
     let run = vejas(here(), &["explain", "VJ9999"], None);
-    assert_eq!((run.code, run.stdout.as_str()), (2, ""));
+    assert_eq!((run.code, run.stdout.as_str()), (64, ""));
 }
 
 #[test]

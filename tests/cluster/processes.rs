@@ -20,7 +20,7 @@ fn rounds(short: usize, full: usize) -> usize {
 }
 
 /// Waits until an instance that woke is at work again: by itself, or started again when it says that the bus was away for too long.
-fn works_again(world: &mut World, number: usize) {
+pub fn works_again(world: &mut World, number: usize) {
     let deadline = Instant::now() + PATIENCE;
     // What it was when it was paused it still says at first.
     thread::sleep(WAKE);

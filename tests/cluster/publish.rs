@@ -10,6 +10,7 @@ use serde_json::Value;
 use vejas::flow::message::{self, Stored};
 
 use crate::load::{Load, send, settle};
+use crate::processes::works_again;
 use crate::support::{PATIENCE, Vejas};
 use crate::world::{SHORT_TTL, World, name};
 
@@ -91,6 +92,7 @@ fn a_paused_member_that_wakes_after_a_publication_works_on_nothing_under_the_old
         kept.iter().filter(|stored| stored.payload.windows(10).any(|part| part == b"version\":2")).count() >= 40
     });
     world.instances[2].signal("CONT");
+    works_again(&mut world, 2);
     world.eventually("it is back and runs the new version", || {
         let members = world.ask("/api/v1/members");
         let members = members["members"].as_array().unwrap();

@@ -55,7 +55,7 @@ fn every_filter_leaves_out_what_does_not_match_and_pages_have_no_gap() {
         (["replay", "--rate", "fast"], "not a rate"),
     ] {
         let (code, error) = refused(&vejas, &arguments);
-        assert!(code == 2 && error.contains(reason), "{arguments:?}: {code} {error}");
+        assert!(code == 64 && error.contains(reason), "{arguments:?}: {code} {error}");
     }
     for path in ["?limit=x", "?nonsense=1", "/x", "/1/payload?"] {
         let (status, _) = api(&vejas, "GET", &format!("/api/v1/dlq{path}"), None, "");
@@ -113,9 +113,9 @@ fn purge_removes_what_is_named_and_frees_its_space() {
     assert_eq!(said(&vejas, &["purge", "--unit", "weigh"]), "1 removed\n");
     assert_eq!(letters(&vejas, &[]).len(), 5);
     let (code, error) = refused(&vejas, &["purge"]);
-    assert!(code == 2 && error.contains("--all"), "{code} {error}");
+    assert!(code == 64 && error.contains("--all"), "{code} {error}");
     let (code, error) = refused(&vejas, &["purge", "--all"]);
-    assert!(code == 2 && error.contains("--yes"), "{code} {error}");
+    assert!(code == 64 && error.contains("--yes"), "{code} {error}");
     let (status, _) = api(&vejas, "POST", "/api/v1/dlq/purge", None, "{}");
     assert_eq!(status, 400, "everything has to be said");
     assert_eq!(letters(&vejas, &[]).len(), 5);

@@ -70,7 +70,7 @@ fn what_comes_is_compared_and_it_ends_when_another_version_runs() {
     assert_eq!(said.end["reason"], "version-changed", "{}", said.end);
     assert!(said.end["detail"].as_str().unwrap().contains("another version of flow/price runs"), "{}", said.end);
     assert_eq!(said.outcomes(), ["unchanged", "dropped", "mended"], "{:#?}", said.messages);
-    assert_eq!(said.code, 1);
+    assert_eq!(said.code, 2);
 }
 
 #[test]

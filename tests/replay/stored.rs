@@ -48,7 +48,7 @@ fn each_message_is_told_by_what_the_candidate_would_make_of_it_and_nothing_has_a
     let said = compare(&vejas, &["replay", "price", "--candidate", &file, "--unchanged"]);
     let expected = ["changed", "unchanged", "dropped", "added", "mended", "failed", "unchanged"];
     assert_eq!(said.outcomes(), expected, "{:#?}\n{}", said.messages, said.errors);
-    assert_eq!(said.code, 1);
+    assert_eq!(said.code, 2);
     assert_eq!(
         said.end["summary"],
         json!({ "messages": 7, "unchanged": 2, "changed": 1, "dropped": 1, "added": 1, "failed": 1, "mended": 1, "failing": 1 })

@@ -124,7 +124,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFOOb2stZm9yLXRoZS10ZXN0cy1vbmx5LTMyLWJ5dGU=";
+    const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIM0ybHDehKwTO/i7EeSBA8PBk4Ms71X+7xbFVswLmIYj";
 
     #[test]
     fn a_file_of_signers_is_read_and_what_is_not_understood_is_refused() {
