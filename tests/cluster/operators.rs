@@ -7,7 +7,7 @@ use crate::nats::Server;
 use crate::world::{SHORT_TTL, World, name};
 
 /// Wrong use of the command line.
-const USAGE: i32 = 2;
+const USAGE: i32 = 64;
 
 fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
