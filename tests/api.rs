@@ -94,7 +94,7 @@ fn endpoints() -> Vec<Endpoint> {
             } else if path.contains("{sequence}")
                 || path.ends_with("/{name}/purge")
                 || path.ends_with("/drain")
-                || only_reads(&path)
+                || only_reads(path)
                 || path.ends_with("/webhook")
             {
                 404

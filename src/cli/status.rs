@@ -255,8 +255,16 @@ pub fn table(status: &view::Status) -> String {
             server.since,
         ));
     }
+    if let Some(sync) = &status.sync {
+        let commit = sync.commit.as_deref().map_or("no commit", crate::unit::status::short);
+        let (url, reference, state, since) = (&sync.url, &sync.reference, sync.state.as_str(), &sync.since);
+        text.push_str(&format!("git {url} · {reference} at {commit} · {state} since {since}\n"));
+    }
     let manifests = &status.manifests;
-    if manifests.no > 0 {
+    if status.sync.is_some() {
+        let revision = crate::unit::status::short(&manifests.revision);
+        text.push_str(&format!("manifests from git · set {} ({revision}) since {}\n", manifests.no, manifests.applied));
+    } else if manifests.no > 0 {
         let errors = match manifests.errors {
             0 => String::new(),
             1 => ", 1 error".to_owned(),

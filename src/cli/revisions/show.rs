@@ -36,7 +36,8 @@ pub(super) fn plan(plan: &Plan) -> String {
         text.push_str(&format!("nothing to change: {} units are as published (no {})\n", plan.unchanged, plan.no));
         return text;
     }
-    text.push_str(&format!("{touched} units change, {} stay, against publication {}\n", plan.unchanged, plan.no));
+    let change = if touched == 1 { "1 unit changes".to_owned() } else { format!("{touched} units change") };
+    text.push_str(&format!("{change}, {} stay, against publication {}\n", plan.unchanged, plan.no));
     if let Some(guard) = &plan.guard {
         text.push_str(&format!("to be confirmed: {guard}\n"));
     }
