@@ -284,7 +284,7 @@ fn shown(publication: &Publication) -> revisions::Publication {
         no: publication.no,
         revision: publication.revision.clone(),
         by: made.by.clone(),
-        at: made.time().to_string(),
+        at: crate::time::Timestamp(made.at).to_string(),
         commit: made.commit.clone(),
         author: made.author.clone(),
         reason: made.reason.clone(),

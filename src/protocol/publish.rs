@@ -8,8 +8,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Timestamp;
-
 /// How many outcomes of candidates are kept.
 pub const DECIDED_MAX: usize = 16;
 /// How many publications before the one in effect are kept.
@@ -33,12 +31,6 @@ pub struct Made {
     pub author: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-}
-
-impl Made {
-    pub fn time(&self) -> Timestamp {
-        Timestamp(self.at)
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -31,7 +31,7 @@ async fn write(context: &Context, publication: &Publication, before: Option<&Pub
         "from": before.map(|before| &before.revision),
         "to": publication.revision,
         "by": made.by,
-        "at": made.time().to_string(),
+        "at": crate::time::Timestamp(made.at).to_string(),
         "commit": made.commit,
         "author": made.author,
         "reason": made.reason,
