@@ -134,7 +134,7 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let (status, code) = match &error {
             Error::Bus(_) | Error::Undecided(_) | Error::Unreadable(_) => (StatusCode::SERVICE_UNAVAILABLE, "bus"),
-            Error::Refused(Refused::Forgotten { .. }) | Error::NothingBefore(_) => {
+            Error::Refused(Refused::Forgotten { .. } | Refused::NotYet { .. }) | Error::NothingBefore(_) => {
                 (StatusCode::NOT_FOUND, "no-such-publication")
             }
             Error::Refused(_) | Error::OtherPlan { .. } => (StatusCode::CONFLICT, "plan-again"),

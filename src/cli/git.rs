@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, env = "VEJAS_GIT_URL")]
     git_url: Option<String>,
     /// The branch, tag or commit to follow. Default: the server's default branch.
-    #[arg(long, env = "VEJAS_GIT_REF", requires = "git_url")]
+    #[arg(long, env = "VEJAS_GIT_REF")]
     git_ref: Option<String>,
     /// The folder of the manifests in the repository.
     #[arg(long, env = "VEJAS_GIT_PATH", default_value = "")]
@@ -57,7 +57,12 @@ pub struct Args {
 
 impl Args {
     pub(super) fn config(self, data_dir: &Path) -> Result<Option<Git>, String> {
-        let Some(url) = self.git_url.filter(|url| !url.is_empty()) else { return Ok(None) };
+        let Some(url) = self.git_url.filter(|url| !url.is_empty()) else {
+            return match self.git_ref.filter(|reference| !reference.is_empty()) {
+                Some(_) => Err("VEJAS_GIT_REF is set and VEJAS_GIT_URL, which names the repository, is not".to_owned()),
+                None => Ok(None),
+            };
+        };
         if self.git_path.split('/').any(|part| part == "..") {
             return Err(format!("VEJAS_GIT_PATH {:?} leads out of the repository", self.git_path));
         }

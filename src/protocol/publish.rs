@@ -41,7 +41,7 @@ pub struct Candidate {
     /// The publication it was planned against.
     pub parent: u64,
     pub made: Made,
-    /// Commits that it bars once it is in effect, with what it replaces: a rollback says so.
+    /// What it replaces is set aside once it is in effect: a person asked for it.
     #[serde(default)]
     pub pins: bool,
 }
@@ -115,6 +115,8 @@ pub enum Refused {
     Open { id: u64, by: String },
     #[error("the plan was made against publication {planned}, and {no} is in effect by now: plan again")]
     Moved { planned: u64, no: u64 },
+    #[error("there is no publication {no} yet; the newest has number {newest}")]
+    NotYet { no: u64, newest: u64 },
     #[error("publication {no} is not kept any more; the oldest that is kept has number {oldest}")]
     Forgotten { no: u64, oldest: u64 },
 }
@@ -221,8 +223,11 @@ impl Head {
     /// A publication that was in effect, or is.
     ///
     /// # Errors
-    /// [`Refused::Forgotten`]
+    /// [`Refused::NotYet`], [`Refused::Forgotten`]
     pub fn publication(&self, no: u64) -> Result<Publication, Refused> {
+        if no > self.no {
+            return Err(Refused::NotYet { no, newest: self.no });
+        }
         if no == self.no && self.is_published() {
             return Ok(self.current());
         }
@@ -328,6 +333,7 @@ mod tests {
         assert_eq!(head.publication(3), Err(Refused::Forgotten { no: 3, oldest: 136 }));
         assert_eq!(head.publication(136).unwrap().revision, "135");
         assert_eq!(head.publication(200).unwrap(), head.current());
+        assert_eq!(head.publication(201), Err(Refused::NotYet { no: 201, newest: 200 }));
         assert_eq!(head.outcome(10), Outcome::Unknown);
     }
 

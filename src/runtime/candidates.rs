@@ -47,6 +47,7 @@ impl Follower {
                     break;
                 }
             }
+            // The bus is away; a watch that is made at once would break at once.
             tokio::time::sleep(LOOK_PERIOD).await;
         }
     }

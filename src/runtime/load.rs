@@ -105,6 +105,11 @@ impl Loaded {
     }
 }
 
+/// `1 error`, `2 errors`.
+pub fn errors_text(errors: usize) -> String {
+    if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") }
+}
+
 /// Reads and checks for a start. Problems are logged; sound manifests run without the others, unless `config.strict`.
 pub async fn load(config: &Arc<Config>) -> Result<Loaded, Error> {
     let path = config.manifests.display().to_string();

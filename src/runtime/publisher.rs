@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::config::{BusConfig, Config};
 use super::contents::{self, Piece};
-use super::load::LoadedUnit;
+use super::load::{self, LoadedUnit};
 use super::ownership;
 use super::planning::{self, Current, Given, Plan, Units};
 use super::versions::{Versions, Written};
@@ -45,7 +45,7 @@ pub enum Error {
     OtherPlan { wanted: String, found: String },
     #[error("publication {no} of {by} set it aside; publish it by hand, or change it")]
     Pinned { no: u64, by: String },
-    #[error("the manifests have {errors} errors, the first: {first}")]
+    #[error("the manifests have {}, the first: {first}", load::errors_text(*.errors))]
     Problems { errors: usize, first: String },
     #[error("nothing was published before publication {0}")]
     NothingBefore(u64),
@@ -217,17 +217,25 @@ impl Publisher {
 
     /// Stops a unit everywhere; what comes to it waits. Answers whether it ran.
     pub async fn suspend(&self, unit: &UnitId, by: &str, reason: Option<String>) -> Result<bool, Error> {
-        let head = self.head().await?;
-        if !head.is_published() || !self.versions.set(&head.revision).await?.contains_key(unit) {
-            return Err(Error::NoUnit(unit.to_string()));
-        }
+        self.check_unit(unit).await?;
         let at = self.context.clock.now().0;
         let suspension = Suspension { unit: unit.to_string(), by: by.to_owned(), at, reason };
         Ok(self.versions.change_head(|head| head.suspended(suspension.clone())).await?.is_some())
     }
 
+    async fn check_unit(&self, unit: &UnitId) -> Result<(), Error> {
+        let head = self.head().await?;
+        let is_there = head.is_published() && self.versions.set(&head.revision).await?.contains_key(unit);
+        // One that was removed while it was suspended can still be resumed.
+        if is_there || head.suspension(&unit.to_string()).is_some() {
+            return Ok(());
+        }
+        Err(Error::NoUnit(unit.to_string()))
+    }
+
     /// Answers whether it was suspended.
     pub async fn resume(&self, unit: &UnitId) -> Result<bool, Error> {
+        self.check_unit(unit).await?;
         Ok(self.versions.change_head(|head| head.resumed(&unit.to_string())).await?.is_some())
     }
 
@@ -307,6 +315,7 @@ impl Publisher {
                 let (names, secs) = (silent.join(", "), DEADLINE.as_secs());
                 return Err(Error::Rejected(vec![format!("{names} did not answer within {secs} s")]));
             }
+            // Looked at key by key: a watch over a prefix hears every grant of every flow.
             tokio::time::sleep(ANSWERS_LOOK).await;
         }
     }

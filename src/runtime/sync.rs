@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,7 @@ use super::planning::Given;
 use super::publisher::{self, How, Publisher};
 use crate::origin::git::{self, Commit, Mirror};
 use crate::ports::bus;
+use crate::ports::store::Change;
 use crate::protocol::Role;
 use crate::protocol::publish::Made;
 use crate::unit::status::short;
@@ -114,59 +116,76 @@ struct Syncing {
     told: Option<Sync>,
 }
 
+type Requests = BoxStream<'static, Result<Change, bus::Error>>;
+
+/// Why a wait is over.
+enum Woken {
+    Look,
+    /// The requests cannot be heard any more.
+    Broken,
+}
+
 impl Syncing {
     async fn run(&mut self, mut tenancy: Tenancy) {
-        let stopping = tenancy.stopping.clone();
+        // Kept over all looks: what is asked during one is not known to it, and causes another. What stood there at the beginning causes
+        // one too many.
+        let mut requests = self.publisher.versions.watch_sync_requests();
         while tenancy.permitted().await {
             tenancy.progress();
-            if stopping.run_until_cancelled(self.look()).await.is_none() {
-                return;
-            }
-            if self.wait(&mut tenancy).await.is_none() {
-                return;
+            let stopping = tenancy.stopping.clone();
+            let turn = async {
+                self.look(&mut tenancy).await;
+                self.wait(&mut tenancy, &mut requests).await
+            };
+            match stopping.run_until_cancelled(turn).await {
+                None => return,
+                Some(Woken::Look) => {}
+                Some(Woken::Broken) => requests = self.publisher.versions.watch_sync_requests(),
             }
         }
     }
 
-    /// Until it is time, somebody asks, or the head is another one. None when it is over.
-    async fn wait(&mut self, tenancy: &mut Tenancy) -> Option<()> {
-        let stopping = tenancy.stopping.clone();
+    /// Until it is time, somebody asks, or the head is another one.
+    async fn wait(&self, tenancy: &mut Tenancy, requests: &mut Requests) -> Woken {
         let clock = Arc::clone(&self.publisher.context.clock);
         let until = clock.monotonic() + self.period;
-        let mut requests = self.publisher.versions.watch_sync_requests();
-        let mut caught_up = false;
         while clock.monotonic() < until {
             tenancy.progress();
             let left = until.saturating_sub(clock.monotonic()).min(WAIT_MAX);
-            let asked = async {
-                match tokio::time::timeout(left, requests.next()).await {
-                    Ok(Some(Ok(crate::ports::store::Change::CaughtUp))) => Some(true),
-                    Ok(Some(Ok(_))) => Some(false),
-                    Ok(None | Some(Err(_))) => {
-                        tokio::time::sleep(left).await;
-                        None
-                    }
-                    Err(_) => None,
+            match tokio::time::timeout(left, requests.next()).await {
+                Ok(Some(Ok(Change::Put(_)))) => return Woken::Look,
+                Ok(Some(Ok(_))) | Err(_) => {}
+                Ok(None | Some(Err(_))) => {
+                    // The bus is away; a watch that is made at once would break at once.
+                    tokio::time::sleep(left).await;
+                    return Woken::Broken;
                 }
-            };
-            match stopping.run_until_cancelled(asked).await? {
-                Some(true) => caught_up = true,
-                // What stood there before was asked before this look.
-                Some(false) if caught_up => return Some(()),
-                _ => {}
             }
             let head = self.publisher.head().await.ok();
             let moved = head.zip(self.offered.as_ref()).is_some_and(|(head, offered)| {
                 (head.no, &head.confirmed) != (offered.no, &offered.confirmed) && head.candidate.is_none()
             });
             if moved {
-                return Some(());
+                return Woken::Look;
             }
         }
-        Some(())
+        Woken::Look
     }
 
-    async fn look(&mut self) {
+    /// Says that it is alive while it looks: a server may take its time.
+    async fn look(&mut self, tenancy: &mut Tenancy) {
+        let mut alive = tokio::time::interval(WAIT_MAX);
+        let look = self.look_once();
+        tokio::pin!(look);
+        loop {
+            tokio::select! {
+                () = &mut look => return,
+                _ = alive.tick() => tenancy.progress(),
+            }
+        }
+    }
+
+    async fn look_once(&mut self) {
         let sync = match self.sync().await {
             Ok(sync) => sync,
             Err(reason) => {
@@ -242,7 +261,8 @@ impl Syncing {
         }
         let given = Given::of(loaded, String::new());
         if self.publisher.config().strict && given.errors > 0 {
-            let reason = format!("its manifests have {} errors, and --strict takes none with errors", given.errors);
+            let reason =
+                format!("its manifests have {}, and --strict takes none with errors", load::errors_text(given.errors));
             return Ok((State::Refused, Some(reason)));
         }
         let made = Made {
@@ -258,8 +278,9 @@ impl Syncing {
                 }
                 let reason = (given.errors > 0).then(|| {
                     format!(
-                        "{} errors: what has one keeps its last good version; the first is {}",
-                        given.errors, given.first_error
+                        "{}: what has one keeps its last good version; the first is {}",
+                        load::errors_text(given.errors),
+                        given.first_error
                     )
                 });
                 Ok((State::Synced, reason))

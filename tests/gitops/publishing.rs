@@ -110,6 +110,7 @@ fn errors_are_refused_with_their_place_and_nothing_changes() {
     let folder = other(&vejas, ".v = (");
     let (text, code) = command(&vejas, &["plan", &folder]);
     assert_eq!((code, text.contains("flow.yaml:")), (1, true), "{text}");
+    assert!(text.contains("1 error: as they are, these manifests change nothing"), "{text}");
     let (text, code) = command(&vejas, &["publish", &folder]);
     assert_eq!((code, text.contains("flow.yaml:")), (3, true), "{text}");
     assert_eq!(revisions(&vejas)["publication"]["no"], 1);
@@ -138,7 +139,7 @@ fn what_was_rolled_back_does_not_come_back_by_itself_and_a_new_commit_does() {
     let good = repository.commit("good");
     until(&vejas, "the good commit", |found| is_at(found, &good));
     let (text, code) = command(&vejas, &["rollback", "99"]);
-    assert_eq!((code, text.contains("99 is not kept")), (3, true), "{text}");
+    assert_eq!((code, text.contains("there is no publication 99 yet; the newest has number 4")), (3, true), "{text}");
 }
 
 #[test]
@@ -186,6 +187,8 @@ fn a_suspended_unit_does_nothing_until_it_is_resumed_also_over_a_restart_and_los
     while post(vejas.ingress, "/in", "{}").0 != 200 {
         assert!(std::time::Instant::now() < deadline);
     }
+    let (text, code) = command(&vejas, &["resume", "flow/none"]);
+    assert_eq!((code, text.contains("no unit is called flow/none")), (3, true), "{text}");
     let (text, code) = command(&vejas, &["suspend", "flow/none"]);
     assert_eq!((code, text.contains("no unit is called flow/none")), (3, true), "{text}");
 }

@@ -72,3 +72,26 @@ fn without_a_secret_the_webhook_is_closed() {
     until(&vejas, "the first", |found| found["publication"]["no"] == 1);
     assert_eq!(call(&vejas, &[("X-Gitlab-Token", "")], "{}"), 404);
 }
+
+#[test]
+fn a_call_that_comes_while_the_repository_is_being_looked_at_causes_another_look() {
+    let repository = Repository::new();
+    // Each is compiled: a look takes long enough for the second push to come into it, after the fetch.
+    for n in 0..200 {
+        let text = flow(&format!(".n = {n}")).replace("name: work", &format!("name: f{n}"));
+        repository.write(&format!("m/f{n}.yaml"), &text);
+    }
+    repository.commit("many");
+    let mut vejas = follower(&format!("file://{}", repository.path().display()), NEVER);
+    vejas.environment("VEJAS_GIT_WEBHOOK_SECRET", SECRET);
+    vejas.start();
+    for round in 0..3 {
+        for half in ["a", "b"] {
+            repository.write("m/flow.yaml", &flow(&format!(".v = \"{round}{half}\"")));
+            repository.commit(half);
+            assert_eq!(call(&vejas, &[("X-Gitlab-Token", SECRET)], &format!("{round}{half}")), 200);
+        }
+        let commit = repository.git(&["rev-parse", "HEAD"]);
+        until(&vejas, "the second push", |found| is_at(found, &commit));
+    }
+}

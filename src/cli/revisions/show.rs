@@ -2,6 +2,7 @@
 
 use crate::api::view::revisions::{Diff, History, Plan, Published, Suspended};
 use crate::cli::status::align;
+use crate::runtime::load::errors_text;
 use crate::runtime::planning::Action;
 use crate::unit::status::short;
 
@@ -32,6 +33,14 @@ pub(super) fn plan(plan: &Plan) -> String {
         text.push('\n');
     }
     let touched = plan.changes.iter().filter(|change| change.from != change.to).count();
+    if touched == 0 && plan.errors > 0 {
+        let errors = errors_text(plan.errors);
+        text.push_str(&format!(
+            "{errors}: as they are, these manifests change nothing (against publication {})\n",
+            plan.no
+        ));
+        return text;
+    }
     if touched == 0 {
         text.push_str(&format!("nothing to change: {} units are as published (no {})\n", plan.unchanged, plan.no));
         return text;
@@ -42,7 +51,7 @@ pub(super) fn plan(plan: &Plan) -> String {
         text.push_str(&format!("to be confirmed: {guard}\n"));
     }
     if plan.errors > 0 {
-        text.push_str(&format!("{} errors: mend them, or publish with --keep-going\n", plan.errors));
+        text.push_str(&format!("{}: mend, or publish with --keep-going\n", errors_text(plan.errors)));
     } else {
         text.push_str(&format!(
             "plan {}: `vejas apply --plan {} DIR` applies exactly this\n",

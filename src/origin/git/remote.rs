@@ -7,7 +7,7 @@ use std::time::Instant;
 use git2::cert::Cert;
 use git2::{
     AutotagOption, CertificateCheckStatus, Cred, CredentialType, FetchOptions, FetchPrune, ProxyOptions,
-    RemoteCallbacks, Repository,
+    RemoteCallbacks, RemoteRedirect, Repository,
 };
 
 use super::{Credentials, Error, FETCH_MAX, Options, refused};
@@ -16,7 +16,7 @@ use super::{Credentials, Error, FETCH_MAX, Options, refused};
 const REFSPECS: [&str; 2] = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
 /// The library asks for credentials again and again while they are refused.
 const CREDENTIALS_MAX: u32 = 3;
-/// Redirects are not followed to another host with our credentials.
+/// Largest file of known hosts, in bytes.
 const KNOWN_HOSTS_BYTES_MAX: u64 = 4 << 20;
 
 /// Fetches, and answers the server's default branch.
@@ -26,6 +26,8 @@ pub(super) fn fetch(options: &Options, repository: &Repository) -> Result<Option
     let deadline = Instant::now() + FETCH_MAX;
     let mut fetching = FetchOptions::new();
     fetching.prune(FetchPrune::On).download_tags(AutotagOption::None).update_fetchhead(false);
+    // Not even once: our credentials are for the server that is named.
+    fetching.follow_redirects(RemoteRedirect::None);
     fetching.proxy_options(proxy()).remote_callbacks(callbacks(options, deadline));
     remote.fetch(&REFSPECS, Some(&mut fetching), None).map_err(|error| refused(options, &error))?;
     if options.reference.is_some() {
