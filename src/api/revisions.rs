@@ -236,7 +236,7 @@ async fn publish(
     let by = by(wanted.by);
     let made = Made { commit: wanted.commit, author: wanted.author, reason: wanted.reason, ..publisher.made(&by) };
     let how = How { plan: wanted.plan, person: true, prune: wanted.prune };
-    Ok(Json(published(publisher.publish(&given, made, &how).await?)))
+    Ok(Json(published(publisher, publisher.publish(&given, made, &how).await?).await))
 }
 
 async fn rollback(
@@ -245,7 +245,7 @@ async fn rollback(
 ) -> Result<Json<revisions::Published>, Refusal> {
     let (publisher, wanted) = (publisher(&told)?, wanted?.0);
     let made = Made { reason: wanted.reason, ..publisher.made(&by(wanted.by)) };
-    Ok(Json(published(publisher.rollback(wanted.to, made).await?)))
+    Ok(Json(published(publisher, publisher.rollback(wanted.to, made).await?).await))
 }
 
 async fn confirm(
@@ -270,8 +270,9 @@ fn by(by: Option<String>) -> String {
     by.filter(|by| !by.is_empty()).unwrap_or_else(|| NOBODY.to_owned())
 }
 
-fn published(published: Published) -> revisions::Published {
+async fn published(publisher: &Publisher, published: Published) -> revisions::Published {
     revisions::Published {
+        pending: publisher.in_effect(published.head.no).await,
         publication: shown(&published.head.current()),
         unchanged: published.unchanged,
         uncounted: published.uncounted,

@@ -26,6 +26,8 @@ const ANSWERS_LOOK: Duration = Duration::from_millis(5);
 /// Between tries of a write whose answer was lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 const TRIES_MAX: u32 = 20;
+/// How long who asked is kept waiting until what was committed is in effect everywhere.
+const IN_EFFECT_MAX: Duration = Duration::from_secs(5);
 /// Reasons told of one member.
 const REASONS_SHOWN: usize = 10;
 
@@ -326,6 +328,23 @@ impl Publisher {
         let listed = members.iter().map(|member| (member.inc, member.instance.to_string()));
         let own = self.ownership.shown().inc.map(|inc| (inc, self.context.instance.to_string()));
         listed.chain(own).collect()
+    }
+
+    /// Waits a little until this publication is in effect on all listed members; answers on which it is not yet.
+    pub async fn in_effect(&self, no: u64) -> Vec<String> {
+        let mut changes = self.ownership.watch_members();
+        let own = self.ownership.shown().inc;
+        let pending = |members: &[ownership::Member]| -> Vec<String> {
+            // An announcement outlives its process for a while; alone on a bus there is nobody else.
+            let counts = |member: &&ownership::Member| !self.is_alone() || Some(member.inc) == own;
+            let behind = members.iter().filter(counts).filter(|member| member.describes.no < no);
+            behind.map(|member| member.instance.to_string()).collect()
+        };
+        let all = changes.wait_for(|members| pending(members).is_empty());
+        match tokio::time::timeout(IN_EFFECT_MAX, all).await {
+            Ok(_) => Vec::new(),
+            Err(_) => pending(&self.ownership.members()),
+        }
     }
 
     /// The incarnations of [`Publisher::listed`].

@@ -155,6 +155,8 @@ pub struct Published {
     pub unchanged: bool,
     /// Members that left while they were waited for.
     pub uncounted: Vec<String>,
+    /// Members on which it is not in effect yet, five seconds after it was decided.
+    pub pending: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]

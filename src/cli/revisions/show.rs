@@ -79,7 +79,13 @@ pub(super) fn published(published: &Published) -> String {
     if published.unchanged {
         return format!("nothing to change: publication {no} ({revision}) is in effect\n");
     }
-    let mut text = format!("publication {no} ({revision}) is in effect\n");
+    let mut text = match published.pending.as_slice() {
+        [] => format!("publication {no} ({revision}) is in effect\n"),
+        pending => format!(
+            "publication {no} ({revision}) is decided, and not in effect yet on {}: `vejas members` tells more\n",
+            pending.join(", ")
+        ),
+    };
     if !published.uncounted.is_empty() {
         let gone = published.uncounted.join(", ");
         text.push_str(&format!("{gone} left meanwhile and was not waited for; it runs this when it is back\n"));
