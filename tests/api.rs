@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use vejas::api::{Error, Loaded, Options, Server, Tokens, Told, view};
+use vejas::cli::api::Api;
 use vejas::cli::status::{self, Args, Output};
 use vejas::connectors::http::tls;
 use vejas::flow::message::{Headers, Outgoing};
@@ -459,9 +460,7 @@ async fn status_tells_lag_streams_and_warnings_and_the_command_line_reads_it() {
     let serving = serve(told(&ground, &registry), Tokens::new(None, Some("r")).unwrap(), None).await;
 
     let args = |token: Option<&str>| Args {
-        server: serving.url("/"),
-        token: token.map(str::to_owned),
-        ca: None,
+        api: Api { server: serving.url("/"), token: token.map(str::to_owned), ca: None },
         output: Output::Table,
         watch: false,
     };
@@ -522,8 +521,9 @@ async fn the_api_is_served_over_tls_and_the_command_line_trusts_the_ca_it_is_giv
     let (files, _) = certificate(folder.path());
     let serving = serve(told(&ground, &Arc::default()), Tokens::default(), Some(files.clone())).await;
     let server = format!("https://localhost:{}", serving.address.port());
-    let args = Args { server, token: None, ca: Some(files.cert), output: Output::Json, watch: false };
+    let api = Api { server, token: None, ca: Some(files.cert) };
+    let args = Args { api, output: Output::Json, watch: false };
     assert_eq!(status::fetch(&args).await.unwrap().instance, "alpha");
-    let untrusting = Args { ca: None, ..args };
+    let untrusting = Args { api: Api { ca: None, ..args.api }, ..args };
     assert!(matches!(status::fetch(&untrusting).await, Err(status::Error::Unreachable { .. })));
 }

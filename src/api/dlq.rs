@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::Told;
+use super::refusal::Refusal;
 use super::routes::{Operation, Route, route};
-use super::status::problem;
 use crate::ports::bus;
 use crate::runtime::config::MESSAGE_BYTES_MAX;
 use crate::runtime::dead_letters::view::{Detail, Edited, Page, Purge, Purged, Replay, Replayed, Set};
@@ -102,15 +102,6 @@ pub(super) fn routes() -> Vec<Route> {
     routes
 }
 
-/// What a call ends with when it does not succeed.
-struct Refusal(StatusCode, &'static str, String);
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        problem(self.0, self.1, &self.2, Vec::new())
-    }
-}
-
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let (status, code) = match &error {
@@ -125,20 +116,9 @@ impl From<Error> for Refusal {
             Error::Bus(_) => (StatusCode::SERVICE_UNAVAILABLE, "bus"),
             Error::NoFolder(_) | Error::InUse(_) | Error::Open(_) => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
         };
-        Refusal(status, code, error.to_string())
+        Refusal::new(status, code, error.to_string())
     }
 }
-
-macro_rules! bad_request {
-    ($($rejection:ty),*) => {$(
-        impl From<$rejection> for Refusal {
-            fn from(rejection: $rejection) -> Self {
-                Refusal(rejection.status(), "bad-request", rejection.body_text())
-            }
-        }
-    )*};
-}
-bad_request!(BytesRejection, JsonRejection, PathRejection, QueryRejection);
 
 type Sequence = Result<Path<u64>, PathRejection>;
 

@@ -8,6 +8,7 @@ mod lag;
 mod members;
 mod metrics;
 mod openapi;
+mod refusal;
 mod replay;
 mod revisions;
 mod routes;

@@ -15,8 +15,8 @@ use futures_util::stream;
 use serde::Serialize;
 
 use super::Told;
+use super::refusal::Refusal;
 use super::routes::{Operation, Route, route};
-use super::status::problem;
 use crate::runtime::replay::view::{self, Replay, Shadow};
 use crate::runtime::replay::{Error, Running, Told as Next};
 
@@ -67,20 +67,6 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-struct Refusal(StatusCode, &'static str, String, Vec<String>);
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        problem(self.0, self.1, &self.2, self.3)
-    }
-}
-
-impl From<JsonRejection> for Refusal {
-    fn from(rejection: JsonRejection) -> Self {
-        Refusal(rejection.status(), "bad-request", rejection.body_text(), Vec::new())
-    }
-}
-
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let (status, code) = match &error {
@@ -96,7 +82,7 @@ impl From<Error> for Refusal {
             Error::Candidate { problems, .. } => problems.to_vec(),
             _ => Vec::new(),
         };
-        Refusal(status, code, text, reasons)
+        Refusal::new(status, code, text).because(reasons)
     }
 }
 
@@ -123,7 +109,7 @@ async fn shadow(
 fn not_stopping(told: &Told) -> Result<(), Refusal> {
     if told.stopping.is_cancelled() {
         let detail = "the process is stopping".to_owned();
-        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail, Vec::new()));
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
     }
     Ok(())
 }

@@ -7,14 +7,14 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::Told;
+use super::refusal::Refusal;
 use super::routes::{Operation, Route, route};
-use super::status::{problem, unit_kind};
+use super::status::unit_kind;
 use super::view::{self, revisions};
 use crate::id::UnitId;
 use crate::manifest::check::{FileFault, Tree, TreeFile};
@@ -121,15 +121,6 @@ pub(super) fn routes() -> Vec<Route> {
     routes
 }
 
-/// What a call ends with when it does not succeed.
-struct Refusal(StatusCode, &'static str, String);
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        problem(self.0, self.1, &self.2, Vec::new())
-    }
-}
-
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let (status, code) = match &error {
@@ -145,25 +136,13 @@ impl From<Error> for Refusal {
             Error::Problems { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "problems"),
             Error::Contents(_) => (StatusCode::UNPROCESSABLE_ENTITY, "contents"),
         };
-        Refusal(status, code, error.to_string())
-    }
-}
-
-impl From<JsonRejection> for Refusal {
-    fn from(rejection: JsonRejection) -> Self {
-        Refusal(rejection.status(), "bad-request", rejection.body_text())
-    }
-}
-
-impl From<QueryRejection> for Refusal {
-    fn from(rejection: QueryRejection) -> Self {
-        Refusal(rejection.status(), "bad-request", rejection.body_text())
+        Refusal::new(status, code, error.to_string())
     }
 }
 
 fn publisher(told: &Told) -> Result<&Publisher, Refusal> {
     let none = || "this process publishes nothing".to_owned();
-    told.publisher.as_ref().ok_or_else(|| Refusal(StatusCode::SERVICE_UNAVAILABLE, "no-publisher", none()))
+    told.publisher.as_ref().ok_or_else(|| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-publisher", none()))
 }
 
 /// Reads what a call brought.
@@ -174,11 +153,11 @@ async fn given(publisher: &Publisher, upload: revisions::Upload) -> Result<(Give
             (Some(text), None) => text.into_bytes(),
             (None, Some(encoded)) => STANDARD.decode(encoded).map_err(|error| {
                 let detail = format!("{}: `base64` is none: {error}", file.path);
-                Refusal(StatusCode::UNPROCESSABLE_ENTITY, "bad-request", detail)
+                Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-request", detail)
             })?,
             _ => {
                 let detail = format!("{}: exactly one of `text` and `base64` is wanted", file.path);
-                return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, "bad-request", detail));
+                return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-request", detail));
             }
         };
         files.insert(file.path, bytes);
@@ -193,7 +172,7 @@ async fn given(publisher: &Publisher, upload: revisions::Upload) -> Result<(Give
     };
     let (config, snapshot) = (Arc::clone(publisher.config()), Snapshot { tree, beside: Box::new(beside) });
     let compiled = tokio::task::spawn_blocking(move || load::compile(&config, &snapshot)).await;
-    let internal = |reason: String| Refusal(StatusCode::INTERNAL_SERVER_ERROR, "internal", reason);
+    let internal = |reason: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", reason);
     let loaded: Loaded =
         compiled.map_err(|panic| internal(panic.to_string()))?.map_err(|error| internal(error.to_string()))?;
     let problems = loaded.problems.clone();
@@ -263,7 +242,7 @@ fn check_hash(hash: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!("{hash:?} is no hash of a plan: at least {PLAN_DIGITS_MIN} hex digits");
-    Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, "bad-request", detail))
+    Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-request", detail))
 }
 
 fn by(by: Option<String>) -> String {

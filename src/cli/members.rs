@@ -1,34 +1,14 @@
 //! `vejas members`, `vejas leases`, `vejas drain`: the cluster as one of its processes sees it.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use super::api::Api;
 use super::exit::Exit;
-use super::status::{self, At, Output, SERVER_DEFAULT};
+use super::status::{self, Output};
 use crate::api::view;
 use crate::unit::status::short;
-
-/// Which API to ask.
-#[derive(Debug, ClapArgs)]
-struct Api {
-    /// The API to ask.
-    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
-    server: String,
-    /// The token to ask with.
-    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// A PEM file of certificate authorities to trust besides the system's.
-    #[arg(long)]
-    ca: Option<PathBuf>,
-}
-
-impl Api {
-    fn at(&self) -> At<'_> {
-        At { server: &self.server, token: self.token.as_deref(), ca: self.ca.as_deref() }
-    }
-}
 
 /// Shows the processes of the cluster, what they run and how many units they own.
 #[derive(Debug, ClapArgs)]

@@ -1,5 +1,6 @@
 //! The command line: one file per verb, each over one library function.
 
+pub mod api;
 pub mod check;
 mod cluster;
 pub mod completions;

@@ -1,12 +1,12 @@
 //! `vejas purge`: gives up what waits for a unit.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use super::api::Api;
 use super::exit::Exit;
-use super::status::{self, At, SERVER_DEFAULT};
+use super::status;
 use crate::api::view;
 
 /// Gives up every message that waits for a flow or a sink.
@@ -20,15 +20,8 @@ pub struct Args {
     /// Do not ask.
     #[arg(long)]
     yes: bool,
-    /// The API to ask.
-    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
-    server: String,
-    /// The token to ask with.
-    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// A PEM file of certificate authorities to trust besides the system's.
-    #[arg(long)]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    api: Api,
 }
 
 pub(super) fn main(args: Args) -> Exit {
@@ -44,7 +37,7 @@ pub(super) fn main(args: Args) -> Exit {
 }
 
 async fn run(args: Args) -> Result<(), status::Error> {
-    let at = At { server: &args.server, token: args.token.as_deref(), ca: args.ca.as_deref() };
+    let at = args.api.at();
     let path = format!("/api/v1/units/{}", args.unit);
     if !args.yes {
         let unit: view::Unit = status::ask(&at, reqwest::Method::GET, &path).await?;

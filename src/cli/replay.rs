@@ -11,9 +11,10 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, ValueEnum};
 use serde::Serialize;
 
+use super::api::Api;
 use super::exit::Exit;
 use super::output;
-use super::status::{self, Error, SERVER_DEFAULT, cause, client, refusal};
+use super::status::{self, Error, cause, client, refusal};
 use super::tap::events::Events;
 use crate::api::{REPLAY_BYTES_MAX, view};
 use crate::manifest::value::Span;
@@ -72,15 +73,8 @@ struct What {
     /// For people, or one JSON object a line as the API sends them.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// The API to ask.
-    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
-    server: String,
-    /// The token to ask with; the read token will do.
-    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// A PEM file of certificate authorities to trust besides the system's.
-    #[arg(long)]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    api: Api,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -144,7 +138,7 @@ impl Comparing<'_> {
     async fn run(mut self, verb: &str, body: Vec<u8>) -> Result<bool, Error> {
         let answer = self.ask(verb, body).await?;
         self.show(answer).await?;
-        let server = self.what.server.clone();
+        let server = self.what.api.server.clone();
         let broken = |reason: &str| Error::Broken { server: server.clone(), reason: reason.to_owned() };
         let end = self.end.ok_or_else(|| broken("it ended without a summary"))?;
         match end.reason {
@@ -155,8 +149,8 @@ impl Comparing<'_> {
     }
 
     async fn ask(&self, verb: &str, body: Vec<u8>) -> Result<reqwest::Response, Error> {
-        let server = self.what.server.trim_end_matches('/').to_owned();
-        let client = client(&server, self.what.ca.as_deref(), None)?;
+        let server = self.what.api.server.trim_end_matches('/').to_owned();
+        let client = client(&server, self.what.api.ca.as_deref(), None)?;
         let unreachable = |reason: String| Error::Unreachable { server: server.clone(), reason };
         let mut url =
             reqwest::Url::parse(&format!("{server}/api/v1/{verb}")).map_err(|error| unreachable(error.to_string()))?;
@@ -165,7 +159,7 @@ impl Comparing<'_> {
             path.push(flow);
         }
         let mut request = client.post(url).header("content-type", "application/json").body(body);
-        if let Some(token) = &self.what.token {
+        if let Some(token) = &self.what.api.token {
             request = request.bearer_auth(token);
         }
         let answer = request.send().await.map_err(|error| unreachable(cause(&error)))?;
@@ -176,13 +170,13 @@ impl Comparing<'_> {
                 if let Ok(problem) = serde_json::from_slice::<view::Problem>(&body) {
                     problem.reasons.iter().for_each(|reason| output::error(&text::harmless_lines(reason)));
                 }
-                Err(refusal(server, status, &body, self.what.token.is_some()))
+                Err(refusal(server, status, &body, self.what.api.token.is_some()))
             }
         }
     }
 
     async fn show(&mut self, mut answer: reqwest::Response) -> Result<(), Error> {
-        let broken = |reason: String| Error::Broken { server: self.what.server.clone(), reason };
+        let broken = |reason: String| Error::Broken { server: self.what.api.server.clone(), reason };
         let mut events = Events::default();
         loop {
             let chunk = match tokio::time::timeout(SILENCE_MAX, answer.chunk()).await {
@@ -196,7 +190,7 @@ impl Comparing<'_> {
             }
             while let Some(event) = events.next() {
                 let foreign = |error: serde_json::Error| Error::Foreign {
-                    server: self.what.server.clone(),
+                    server: self.what.api.server.clone(),
                     reason: error.to_string(),
                 };
                 let shown = match event.name.as_str() {

@@ -11,39 +11,29 @@ use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::api::Api;
 use super::exit::Exit;
-use super::status::{self, At, Output, SERVER_DEFAULT};
+use super::status::{self, Output};
 use crate::api::view::revisions::{
     Confirm, Confirmed, Diff, History, Plan, Publish, Published, Rollback, Suspend, Suspended,
 };
 
 /// Which API to ask, and how to answer.
 #[derive(Debug, ClapArgs)]
-struct Api {
-    /// The API to ask.
-    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
-    server: String,
-    /// The token to ask with.
-    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// A PEM file of certificate authorities to trust besides the system's.
-    #[arg(long)]
-    ca: Option<PathBuf>,
+struct Asked {
+    #[command(flatten)]
+    at: Api,
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
-impl Api {
+impl Asked {
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, status::Error> {
-        status::ask(&self.at(), Method::GET, path).await
+        status::ask(&self.at.at(), Method::GET, path).await
     }
 
     async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, status::Error> {
-        status::send(&self.at(), Method::POST, path, Some(body)).await
-    }
-
-    fn at(&self) -> At<'_> {
-        At { server: &self.server, token: self.token.as_deref(), ca: self.ca.as_deref() }
+        status::send(&self.at.at(), Method::POST, path, Some(body)).await
     }
 
     /// As a table, or as the API gave it.
@@ -67,7 +57,7 @@ pub struct PlanArgs {
     #[arg(default_value = "manifests", env = "VEJAS_MANIFESTS")]
     manifests: PathBuf,
     #[command(flatten)]
-    api: Api,
+    api: Asked,
 }
 
 /// Applies exactly what a plan said: with a folder it publishes it, without one it says yes to a plan that waits.
@@ -83,7 +73,7 @@ pub struct ApplyArgs {
     #[command(flatten)]
     about: About,
     #[command(flatten)]
-    api: Api,
+    api: Asked,
 }
 
 /// Puts a folder of manifests into effect on all members, for use in CI.
@@ -101,21 +91,28 @@ pub struct PublishArgs {
     #[command(flatten)]
     about: About,
     #[command(flatten)]
-    api: Api,
+    api: Asked,
+}
+
+/// Who, and why.
+#[derive(Debug, ClapArgs)]
+struct Why {
+    /// Who asks for it. Default: the name of the user.
+    #[arg(long)]
+    by: Option<String>,
+    /// Why.
+    #[arg(long, short = 'm')]
+    reason: Option<String>,
 }
 
 /// What the history says of a publication.
 #[derive(Debug, ClapArgs)]
 struct About {
-    /// Who publishes. Default: the name of the user.
-    #[arg(long)]
-    by: Option<String>,
+    #[command(flatten)]
+    why: Why,
     /// The commit that the manifests come from.
     #[arg(long)]
     commit: Option<String>,
-    /// Why.
-    #[arg(long, short = 'm')]
-    reason: Option<String>,
     /// Also with errors: what has one keeps its last good version.
     #[arg(long)]
     keep_going: bool,
@@ -125,7 +122,7 @@ struct About {
 #[derive(Debug, ClapArgs)]
 pub struct HistoryArgs {
     #[command(flatten)]
-    api: Api,
+    api: Asked,
 }
 
 /// Shows what differs between two publications. Ends with 2 when something does.
@@ -136,7 +133,7 @@ pub struct DiffArgs {
     /// The number of the later one. Default: the one in effect.
     to: Option<u64>,
     #[command(flatten)]
-    api: Api,
+    api: Asked,
 }
 
 /// Brings an earlier publication back, as a new one, and sets the present one aside.
@@ -144,14 +141,10 @@ pub struct DiffArgs {
 pub struct RollbackArgs {
     /// Its number; `vejas history` lists them. Default: the one before.
     to: Option<u64>,
-    /// Who asks for it. Default: the name of the user.
-    #[arg(long)]
-    by: Option<String>,
-    /// Why.
-    #[arg(long, short = 'm')]
-    reason: Option<String>,
     #[command(flatten)]
-    api: Api,
+    why: Why,
+    #[command(flatten)]
+    api: Asked,
 }
 
 /// Stops a unit on all members until it is resumed. What comes to it waits; an entrance answers 503.
@@ -159,14 +152,10 @@ pub struct RollbackArgs {
 pub struct SuspendArgs {
     /// Such as `flow/price-orders`.
     unit: String,
-    /// Who asks for it. Default: the name of the user.
-    #[arg(long)]
-    by: Option<String>,
-    /// Why.
-    #[arg(long, short = 'm')]
-    reason: Option<String>,
     #[command(flatten)]
-    api: Api,
+    why: Why,
+    #[command(flatten)]
+    api: Asked,
 }
 
 /// Lets a suspended unit go on.
@@ -175,7 +164,7 @@ pub struct ResumeArgs {
     /// Such as `flow/price-orders`.
     unit: String,
     #[command(flatten)]
-    api: Api,
+    api: Asked,
 }
 
 pub(super) fn plan(args: PlanArgs) -> Exit {
@@ -213,16 +202,16 @@ pub(super) fn publish(args: PublishArgs) -> Exit {
     put(&args.manifests, args.about, Publish { prune: args.prune, ..Publish::default() }, &args.api)
 }
 
-fn put(manifests: &std::path::Path, about: About, publish: Publish, api: &Api) -> Exit {
+fn put(manifests: &std::path::Path, about: About, publish: Publish, api: &Asked) -> Exit {
     let upload = match upload::gather(manifests) {
         Ok(upload) => upload,
         Err(reason) => return failed(&reason),
     };
     let publish = Publish {
         upload,
-        by: about.by.or_else(user),
+        by: about.why.by.or_else(user),
         commit: about.commit,
-        reason: about.reason,
+        reason: about.why.reason,
         keep_going: about.keep_going,
         ..publish
     };
@@ -256,7 +245,7 @@ pub(super) fn diff(args: DiffArgs) -> Exit {
 
 pub(super) fn rollback(args: RollbackArgs) -> Exit {
     status::block_on(async move {
-        let rollback = Rollback { to: args.to, by: args.by.or_else(user), reason: args.reason };
+        let rollback = Rollback { to: args.to, by: args.why.by.or_else(user), reason: args.why.reason };
         let published: Published = args.api.post("/api/v1/revisions/rollback", &rollback).await?;
         args.api.print(&published, show::published)
     })
@@ -265,7 +254,7 @@ pub(super) fn rollback(args: RollbackArgs) -> Exit {
 pub(super) fn suspend(args: SuspendArgs) -> Exit {
     let Some(path) = path(&args.unit, "suspend") else { return no_unit(&args.unit) };
     status::block_on(async move {
-        let suspend = Suspend { by: args.by.or_else(user), reason: args.reason };
+        let suspend = Suspend { by: args.why.by.or_else(user), reason: args.why.reason };
         let suspended: Suspended = args.api.post(&path, &suspend).await?;
         args.api.print(&suspended, show::suspended)
     })
@@ -274,7 +263,7 @@ pub(super) fn suspend(args: SuspendArgs) -> Exit {
 pub(super) fn resume(args: ResumeArgs) -> Exit {
     let Some(path) = path(&args.unit, "resume") else { return no_unit(&args.unit) };
     status::block_on(async move {
-        let resumed: Suspended = status::ask(&args.api.at(), Method::POST, &path).await?;
+        let resumed: Suspended = status::ask(&args.api.at.at(), Method::POST, &path).await?;
         args.api.print(&resumed, show::suspended)
     })
 }

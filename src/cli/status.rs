@@ -8,6 +8,7 @@ use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::api::Api;
 use super::exit::Exit;
 use crate::api::view;
 
@@ -23,15 +24,8 @@ const REASON_CHARS_MAX: usize = 60;
 /// Shows units, streams and warnings of a running process.
 #[derive(Debug, Parser)]
 pub struct Args {
-    /// The API to ask.
-    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
-    pub server: String,
-    /// The token to ask with; the read token will do.
-    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
-    /// A PEM file of certificate authorities to trust besides the system's.
-    #[arg(long)]
-    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub api: Api,
     #[arg(long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
     /// Asks again every 2 seconds until interrupted; on a terminal the screen is drawn anew.
@@ -148,8 +142,7 @@ async fn watch(args: &Args) -> Result<(), Error> {
 
 /// Asks for the status of the process at `args.server`.
 pub async fn fetch(args: &Args) -> Result<view::Status, Error> {
-    let at = At { server: &args.server, token: args.token.as_deref(), ca: args.ca.as_deref() };
-    ask(&at, reqwest::Method::GET, "/api/v1/status").await
+    ask(&args.api.at(), reqwest::Method::GET, "/api/v1/status").await
 }
 
 /// Which API to ask, and how.
@@ -439,8 +432,11 @@ mod tests {
     #[tokio::test]
     async fn when_nothing_listens_the_error_says_what_to_look_at() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let args =
-            Args { server: format!("http://{free}"), token: None, ca: None, output: Output::Table, watch: false };
+        let args = Args {
+            api: Api { server: format!("http://{free}"), token: None, ca: None },
+            output: Output::Table,
+            watch: false,
+        };
         let text = fetch(&args).await.unwrap_err().to_string();
         assert!(text.contains("Is `vejas run` running") && text.contains("VEJAS_SERVER"), "{text}");
     }

@@ -7,16 +7,16 @@ pub(in crate::cli) mod events;
 pub(in crate::cli) mod text;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 use reqwest::header::HeaderValue;
 
 use self::events::Events;
+use super::api::Api;
 use super::exit::Exit;
 use super::output;
-use super::status::{Error, SERVER_DEFAULT, cause, client, refusal};
+use super::status::{Error, cause, client, refusal};
 use crate::api::view;
 
 /// The wait before a connection is made again.
@@ -41,15 +41,8 @@ pub struct Args {
     /// Ends after so many.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// The API to ask.
-    #[arg(long, env = "VEJAS_SERVER", default_value = SERVER_DEFAULT)]
-    server: String,
-    /// The token to ask with; the read token will do.
-    #[arg(long, env = "VEJAS_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// A PEM file of certificate authorities to trust besides the system's.
-    #[arg(long)]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    api: Api,
 }
 
 pub(super) fn main(args: Args) -> Exit {
@@ -74,7 +67,7 @@ enum Over {
 
 impl Tapping {
     async fn run(mut self) -> Result<(), Error> {
-        let client = client(&self.args.server, self.args.ca.as_deref(), None)?;
+        let client = client(&self.args.api.server, self.args.api.ca.as_deref(), None)?;
         let mut connected_once = false;
         let mut said = false;
         loop {
@@ -108,13 +101,13 @@ impl Tapping {
     }
 
     async fn connect(&self, client: &reqwest::Client) -> Result<reqwest::Response, Error> {
-        let server = self.args.server.trim_end_matches('/').to_owned();
+        let server = self.args.api.server.trim_end_matches('/').to_owned();
         let key = if self.args.what.contains('/') { "unit" } else { "subject" };
         let mut url = reqwest::Url::parse(&format!("{server}/api/v1/tap"))
             .map_err(|error| Error::Unreachable { server: server.clone(), reason: error.to_string() })?;
         url.query_pairs_mut().append_pair(key, &self.args.what);
         let mut request = client.get(url);
-        if let Some(token) = &self.args.token {
+        if let Some(token) = &self.args.api.token {
             request = request.bearer_auth(token);
         }
         if let Some(last) = self.last.as_deref().and_then(|last| HeaderValue::from_str(last).ok()) {
@@ -128,7 +121,7 @@ impl Tapping {
             200 => Ok(answer),
             status => {
                 let body = answer.bytes().await.unwrap_or_default();
-                Err(refusal(server, status, &body, self.args.token.is_some()))
+                Err(refusal(server, status, &body, self.args.api.token.is_some()))
             }
         }
     }
@@ -158,8 +151,10 @@ impl Tapping {
 
     /// Answers whether more is wanted.
     fn event(&mut self, event: &events::Event) -> Result<bool, Error> {
-        let foreign =
-            |error: serde_json::Error| Error::Foreign { server: self.args.server.clone(), reason: error.to_string() };
+        let foreign = |error: serde_json::Error| Error::Foreign {
+            server: self.args.api.server.clone(),
+            reason: error.to_string(),
+        };
         let text = match event.name.as_str() {
             "message" => text::message(&serde_json::from_str::<view::TapMessage>(&event.data).map_err(foreign)?),
             "step" => text::step(&serde_json::from_str::<view::TapStep>(&event.data).map_err(foreign)?),

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod following;
+mod http;
 mod publishing;
 mod refusing;
 mod repository;

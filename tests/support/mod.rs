@@ -106,6 +106,15 @@ impl Vejas {
         self.child = Some(child);
     }
 
+    /// Waits until the API answers, ready or not.
+    pub fn wait_for_api(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while get(self.api, "/healthz").is_err() {
+            assert!(Instant::now() < deadline, "the API does not answer:\n{}", self.log());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// It was started and nobody has seen it end.
     pub fn is_running(&self) -> bool {
         self.child.is_some()

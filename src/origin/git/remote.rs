@@ -26,17 +26,15 @@ pub(super) fn fetch(options: &Options, repository: &Repository) -> Result<Option
     let deadline = Instant::now() + FETCH_MAX;
     let mut fetching = FetchOptions::new();
     fetching.prune(FetchPrune::On).download_tags(AutotagOption::None).update_fetchhead(false);
-    // Not even once: our credentials are for the server that is named.
+    // To another host not even once, which is the library's default: our credentials are for the one that is named.
     fetching.follow_redirects(RemoteRedirect::None);
     fetching.proxy_options(proxy()).remote_callbacks(callbacks(options, deadline));
     remote.fetch(&REFSPECS, Some(&mut fetching), None).map_err(|error| refused(options, &error))?;
     if options.reference.is_some() {
         return Ok(None);
     }
-    let connection = remote.connect_auth(git2::Direction::Fetch, Some(callbacks(options, deadline)), Some(proxy()));
-    let connection = connection.map_err(|error| refused(options, &error))?;
-    // An empty repository has none.
-    Ok(connection.default_branch().ok().and_then(|name| name.as_str().ok().map(str::to_owned)))
+    // Told with the references that were just read; an empty repository has none.
+    Ok(remote.default_branch().ok().and_then(|name| name.as_str().ok().map(str::to_owned)))
 }
 
 fn proxy<'p>() -> ProxyOptions<'p> {
