@@ -32,16 +32,22 @@ fn revisions(world: &World) -> Value {
     world.ask("/api/v1/revisions")
 }
 
-/// Every input was worked on under one version, and later ones never under an earlier one.
-fn assert_one_version_each(kept: &[Stored]) {
-    let mut of_input: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
-    for stored in kept {
+/// Every input was worked on under one version, and by their place in the stream no later one under an earlier version.
+fn assert_one_version_each(world: &World) {
+    let number = |stored: &Stored| serde_json::from_slice::<Value>(&stored.payload).unwrap()["n"].as_u64().unwrap();
+    let place: BTreeMap<u64, u64> =
+        world.stored("orders.raw").iter().map(|stored| (number(stored), stored.sequence)).collect();
+    let mut of_input: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for stored in world.stored("orders.kept") {
         let order: Value = serde_json::from_slice(&stored.payload).unwrap();
-        let version = order["version"].to_string();
-        of_input.entry(order["n"].as_u64().unwrap()).or_default().insert(version);
+        of_input.entry(place[&number(&stored)]).or_default().insert(order["version"].as_u64().unwrap());
     }
     let mixed: Vec<_> = of_input.iter().filter(|(_, versions)| versions.len() > 1).collect();
     assert!(mixed.is_empty(), "under several versions: {mixed:?}");
+    let in_order: Vec<(u64, u64)> =
+        of_input.iter().map(|(place, versions)| (*place, *versions.first().unwrap())).collect();
+    let falls: Vec<_> = in_order.windows(2).filter(|two| two[0].1 > two[1].1).collect();
+    assert!(falls.is_empty(), "a later message under an earlier version: {falls:?}");
 }
 
 #[test]
@@ -65,9 +71,9 @@ fn ten_publications_under_load_lose_and_double_nothing_and_no_order_sees_two_ver
     }
     println!("slowest publication: {} ms", slowest.as_millis());
     load.wait_for_more(&world, 40);
-    let kept = world.stored("orders.kept");
     settle(&world, load);
-    assert_one_version_each(&kept);
+    assert_one_version_each(&world);
+    let kept = world.stored("orders.kept");
     let last = serde_json::from_slice::<Value>(&kept.last().unwrap().payload).unwrap();
     assert_eq!(last["version"], 10);
     let revisions: BTreeSet<&str> = kept.iter().filter_map(|stored| stored.headers.get(message::REVISION)).collect();
@@ -102,8 +108,7 @@ fn a_paused_member_that_wakes_after_a_publication_works_on_nothing_under_the_old
     });
     load.wait_for_more(&world, 40);
     let account = settle(&world, load);
-    let kept = world.stored("orders.kept");
-    assert_one_version_each(&kept);
+    assert_one_version_each(&world);
     println!("{account:?}");
 }
 
