@@ -257,3 +257,55 @@ async fn reading_ahead_leaves_nothing_behind_on_the_server() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
+
+/// Removes what the server had written down of how far its durables are: a kill loses the newest of it, and this all.
+fn forget_durables(folder: &std::path::Path) -> usize {
+    let mut forgotten = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            forgotten += forget_durables(&path);
+        } else if path.file_name().is_some_and(|name| name == "o.dat") {
+            std::fs::remove_file(path).unwrap();
+            forgotten += 1;
+        }
+    }
+    forgotten
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_a_delivery_that_a_killed_server_has_forgotten_holds_nothing_up() {
+    let mut server = Server::start();
+    let nats = server::connect(&server).await;
+    let bus: Arc<dyn Bus> = nats.clone();
+    bus.ensure_stream(stream_config()).await.unwrap();
+    let durable = bus.ensure_durable("S", durable_config()).await.unwrap();
+    for text in ["one", "two", "three"] {
+        bus.publish(&"S".into(), message("a.x", text), None).await.unwrap();
+    }
+    let held = bus.pull(&durable, 10, usize::MAX, SOON).await.unwrap();
+    assert_eq!(held.len(), 3);
+    server.kill();
+    let mut state = nats.state();
+    state.wait_for(|state| matches!(state, State::Lost { .. })).await.unwrap();
+    assert!(forget_durables(server.folder()) >= 1);
+    server.restart();
+    let back = Instant::now();
+    state.wait_for(|state| matches!(state, State::Connected { .. })).await.unwrap();
+    // One of each kind; what is not known any more is handed out again, and that is all.
+    let last = held[2].message.sequence;
+    bus.in_progress(&durable, &[last]).await.unwrap();
+    for confirm in [Confirm::Last, Confirm::Each] {
+        let acknowledged = held.iter().map(|delivery| (durable.clone(), delivery.message.sequence)).collect();
+        bus.settle(Settlement { acknowledged, confirm, ..Settlement::default() }).await.unwrap();
+    }
+    bus.put_off(&durable, last, Duration::ZERO).await.unwrap();
+    let mut again = Vec::new();
+    while again.len() < 3 {
+        again.extend(bus.pull(&durable, 10, usize::MAX, SOON).await.unwrap());
+    }
+    assert!(back.elapsed() < BACK_WITHIN, "took {:?}", back.elapsed());
+    let acknowledged = again.iter().map(|delivery| (durable.clone(), delivery.message.sequence)).collect();
+    bus.settle(Settlement { acknowledged, ..Settlement::default() }).await.unwrap();
+    assert_eq!(bus.durable(&durable).await.unwrap().in_flight, 0);
+}

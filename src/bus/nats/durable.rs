@@ -29,6 +29,8 @@ const REMEMBERED_SLACK: usize = 1024;
 pub(super) struct Out {
     pub reply: Subject,
     pub at: Duration,
+    /// The number of the connection it came over.
+    pub link: u64,
 }
 
 /// What this process keeps for a durable it pulls from.

@@ -65,6 +65,8 @@ pub(super) enum Lane {
 }
 
 pub(super) struct Link {
+    /// Tells it from the connections before and after it.
+    pub number: u64,
     pub server: Server,
     client: Client,
     inbox: String,
@@ -148,6 +150,7 @@ impl Link {
             payload_bytes_max: info.max_payload,
         };
         let link = Arc::new(Link {
+            number,
             server,
             client: client.clone(),
             inbox,

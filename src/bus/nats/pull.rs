@@ -11,12 +11,13 @@ use std::time::Duration;
 use async_nats::{Message, Subject};
 use bytes::Bytes;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::Shared;
 use super::api::{self, Fail};
 use super::durable::{Local, Out};
 use super::header;
-use super::link::{Conversation, Lane};
+use super::link::{Conversation, Lane, Link};
 use super::stream::token;
 use crate::flow::message::Stored;
 use crate::ports::bus::{Confirm, Delivery, Durable, Error, PULL_MESSAGES_MAX};
@@ -30,6 +31,9 @@ const REST_WAIT: Duration = Duration::from_millis(10);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Answers to deliveries in flight for one call.
 const ANSWERS_IN_FLIGHT_MAX: usize = 4096;
+/// The wait for the server's word on a delivery that came over a connection which is lost since. A server that was killed may have
+/// forgotten that it handed the message out; then it says nothing, and hands it out again.
+const FORMER_WAIT: Duration = Duration::from_secs(1);
 /// A pull that brought so many was one of a backlog: the next request goes out at once.
 const READ_AHEAD_MIN: usize = 64;
 /// Requests that stay open for one durable.
@@ -183,7 +187,7 @@ impl Shared {
                 Said::Alive => {}
                 Said::Message(message) => {
                     open.left -= 1;
-                    taken.take(*message, self.now());
+                    taken.take(*message, open.conversation.link().number, self.now());
                 }
                 other => return other,
             }
@@ -226,27 +230,24 @@ impl Shared {
         let local = self.local(durable).await?;
         for chunk in sequences.chunks(ANSWERS_IN_FLIGHT_MAX) {
             let link = self.connection.link()?;
-            let held: Vec<(u64, Subject)> = {
+            let held: Vec<(u64, Out)> = {
                 let out = local.out();
-                chunk.iter().filter_map(|one| out.get(one).map(|out| (*one, out.reply.clone()))).collect()
+                chunk.iter().filter_map(|one| out.get(one).map(|out| (*one, out.clone()))).collect()
             };
             let confirmed_from = if confirm == Confirm::Each { 0 } else { held.len().saturating_sub(1) };
             let mut sent = Vec::with_capacity(held.len() - confirmed_from);
-            for (at, (_, reply)) in held.iter().enumerate() {
-                let (reply, payload) = (reply.clone(), Bytes::from_static(b"+ACK"));
+            for (at, (_, out)) in held.iter().enumerate() {
+                let payload = Bytes::from_static(b"+ACK");
                 if at < confirmed_from {
-                    link.tell(Lane::Direct, reply, None, payload);
+                    link.tell(Lane::Direct, out.reply.clone(), None, payload);
                 } else {
-                    let answer = link.request(Lane::Direct, reply, None, payload, self.connection.timeout());
-                    sent.push(answer.map_err(Error::Unavailable)?);
+                    sent.push(self.answer_delivery(&link, out, payload)?);
                 }
             }
             for (at, answer) in sent.into_iter().enumerate() {
-                match api::answer(&link, answer).await {
-                    Ok(_) => drop(local.out().remove(&held[confirmed_from + at].0)),
-                    Err(Fail::NoResponders) => return Err(self.gone(durable).await),
-                    Err(fail) => return Err(fail.error(&durable.stream)),
-                }
+                let (sequence, out) = &held[confirmed_from + at];
+                self.heard(&local, &link, out, answer).await?;
+                local.out().remove(sequence);
             }
             let mut out = local.out();
             held[..confirmed_from].iter().for_each(|(sequence, _)| drop(out.remove(sequence)));
@@ -259,21 +260,30 @@ impl Shared {
         let link = self.connection.link()?;
         let Some(out) = local.out().get(&sequence).cloned() else { return Ok(()) };
         let body = if delay.is_zero() { "-NAK".to_owned() } else { format!("-NAK {{\"delay\": {}}}", nanos(delay)) };
-        self.confirmed(&local, &link, out, body.into()).await
+        let answer = self.answer_delivery(&link, &out, body.into())?;
+        self.heard(&local, &link, &out, answer).await.map(drop)
     }
 
-    async fn confirmed(
+    /// Answers a delivery, and asks the server to confirm that.
+    fn answer_delivery(&self, link: &Link, out: &Out, body: Bytes) -> Result<oneshot::Receiver<Message>, Error> {
+        let timeout = self.connection.timeout();
+        let timeout = if out.link == link.number { timeout } else { timeout.min(FORMER_WAIT) };
+        link.request(Lane::Direct, out.reply.clone(), None, body, timeout).map_err(Error::Unavailable)
+    }
+
+    /// Waits until the server has confirmed; answers whether it knows of the delivery.
+    async fn heard(
         &self,
         local: &Local,
-        link: &Arc<super::link::Link>,
-        out: Out,
-        body: Bytes,
-    ) -> Result<(), Error> {
-        let sent = link.request(Lane::Direct, out.reply, None, body, self.connection.timeout());
-        let sent = sent.map_err(Error::Unavailable)?;
-        match api::answer(link, sent).await {
-            Ok(_) => Ok(()),
+        link: &Arc<Link>,
+        out: &Out,
+        answer: oneshot::Receiver<Message>,
+    ) -> Result<bool, Error> {
+        match api::answer(link, answer).await {
+            Ok(_) => Ok(true),
             Err(Fail::NoResponders) => Err(self.gone(&local.name).await),
+            // See FORMER_WAIT.
+            Err(Fail::Unknown(_)) if out.link != link.number && link.lost_because().is_none() => Ok(false),
             Err(fail) => Err(fail.error(&local.name.stream)),
         }
     }
@@ -284,21 +294,18 @@ impl Shared {
         let now = self.now();
         let mut sent = Vec::with_capacity(sequences.len());
         for sequence in sequences {
-            let Some(reply) = local.out().get_mut(sequence).map(|out| {
+            let Some(out) = local.out().get_mut(sequence).map(|out| {
                 out.at = now;
-                out.reply.clone()
+                out.clone()
             }) else {
                 continue;
             };
-            let payload = Bytes::from_static(b"+WPI");
-            let answer = link.request(Lane::Direct, reply, None, payload, self.connection.timeout());
-            sent.push(answer.map_err(Error::Unavailable)?);
+            let answer = self.answer_delivery(&link, &out, Bytes::from_static(b"+WPI"))?;
+            sent.push((*sequence, out, answer));
         }
-        for answer in sent {
-            match api::answer(&link, answer).await {
-                Ok(_) => {}
-                Err(Fail::NoResponders) => return Err(self.gone(durable).await),
-                Err(fail) => return Err(fail.error(&durable.stream)),
+        for (sequence, out, answer) in sent {
+            if !self.heard(&local, &link, &out, answer).await? {
+                local.out().remove(&sequence);
             }
         }
         Ok(())
@@ -352,7 +359,7 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn take(&mut self, message: Message, now: Duration) {
+    fn take(&mut self, message: Message, link: u64, now: Duration) {
         let Some(reply) = message.reply.clone() else { return };
         let Some(place) = Place::parse(&reply) else { return };
         let (headers, _) = header::decode(message.headers.as_ref());
@@ -363,7 +370,7 @@ impl Taken<'_> {
             payload: message.payload,
             time: place.time,
         };
-        self.local.remember(place.sequence, Out { reply, at: now });
+        self.local.remember(place.sequence, Out { reply, at: now, link });
         self.deliveries.push(Delivery { message: stored, attempt: place.attempt, pending: place.pending });
     }
 }
