@@ -158,8 +158,10 @@ pub fn revisions(vejas: &Vejas) -> Value {
 pub fn until(vejas: &Vejas, what: &str, done: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let found = revisions(vejas);
-        if done(&found) {
+        // The API answers before the bus is all there.
+        let (status, body) = get(vejas.api, "/api/v1/revisions").unwrap();
+        let found: Value = serde_json::from_str(&body).unwrap();
+        if status == 200 && done(&found) {
             return found;
         }
         assert!(Instant::now() < deadline, "waited in vain for {what}: {found:#}\n{}", vejas.log());
