@@ -347,7 +347,7 @@ impl Publisher {
         }
     }
 
-    /// The incarnations of [`Publisher::listed`].
+    /// The incarnations that a publication waits for.
     pub fn members(&self) -> Vec<Incarnation> {
         self.listed().into_keys().collect()
     }
