@@ -22,8 +22,15 @@ pub struct Cluster {
     pub bus: Arc<Nats>,
     pub runtime: tokio::runtime::Runtime,
     binary: PathBuf,
-    manifests: String,
+    manifests: Manifests,
     server: Server,
+}
+
+/// Where the instances have them from.
+enum Manifests {
+    Folder(String),
+    /// Settings beyond the cluster's.
+    Git(Vec<(&'static str, String)>),
 }
 
 pub fn name(number: usize) -> String {
@@ -33,23 +40,32 @@ pub fn name(number: usize) -> String {
 impl Cluster {
     /// A server, and no instance yet.
     pub fn new(binary: &Path, manifests: &str) -> Result<Self, Failure> {
+        Cluster::with(binary, Manifests::Folder(manifests.to_owned()))
+    }
+
+    /// A server, and no instance yet; the instances follow a repository as these settings say.
+    pub fn following(binary: &Path, settings: &[(&'static str, String)]) -> Result<Self, Failure> {
+        Cluster::with(binary, Manifests::Git(settings.to_vec()))
+    }
+
+    fn with(binary: &Path, manifests: Manifests) -> Result<Self, Failure> {
         let server = Server::start();
         let runtime = tokio::runtime::Runtime::new()?;
         let bus = runtime.block_on(server::connect(&server));
-        Ok(Cluster {
-            instances: Vec::new(),
-            bus,
-            runtime,
-            binary: binary.to_owned(),
-            manifests: manifests.to_owned(),
-            server,
-        })
+        Ok(Cluster { instances: Vec::new(), bus, runtime, binary: binary.to_owned(), manifests, server })
     }
 
     /// Starts so many more instances and waits for none.
     pub fn launch(&mut self, count: usize) -> Result<(), Failure> {
         for _ in 0..count {
-            let mut process = Process::new(&self.manifests)?;
+            let mut process = match &self.manifests {
+                Manifests::Folder(text) => Process::new(text)?,
+                Manifests::Git(settings) => {
+                    let mut process = Process::without_manifests()?;
+                    settings.iter().for_each(|(name, value)| process.environment(name, value));
+                    process
+                }
+            };
             process.environment("VEJAS_CLUSTER", "1");
             process.environment("VEJAS_NATS_URL", self.server.url());
             process.environment("VEJAS_INSTANCE", name(self.instances.len()));

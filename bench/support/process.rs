@@ -22,9 +22,15 @@ pub struct Process {
 
 impl Process {
     pub fn new(manifests: &str) -> Result<Self, Failure> {
+        let process = Process::without_manifests()?;
+        fs::create_dir(process.folder.path().join("manifests"))?;
+        fs::write(process.folder.path().join("manifests/bench.yaml"), manifests)?;
+        Ok(process)
+    }
+
+    /// For one that has its manifests from elsewhere.
+    pub fn without_manifests() -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
-        fs::create_dir(folder.path().join("manifests"))?;
-        fs::write(folder.path().join("manifests/bench.yaml"), manifests)?;
         let free = || TcpListener::bind("127.0.0.1:0")?.local_addr();
         Ok(Process { api: free()?, ingress: free()?, folder, child: None, environment: Vec::new() })
     }
@@ -191,9 +197,28 @@ impl Drop for Process {
 }
 
 pub fn get(address: SocketAddr, path: &str) -> Result<(u16, String), Failure> {
+    request(address, "GET", path, &[], b"")
+}
+
+/// One request on a connection of its own: the answer's status and body.
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<(u16, String), Failure> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n");
+    headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+    if !body.is_empty() {
+        head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    }
+    let mut bytes = (head + "\r\n").into_bytes();
+    bytes.extend_from_slice(body);
+    stream.write_all(&bytes)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("incomplete answer")?;

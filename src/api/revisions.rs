@@ -84,6 +84,7 @@ pub(super) fn routes() -> Vec<Route> {
             [Operation::post("Says yes to a plan of git or of the folder that waits because it removes much.")
                 .takes::<revisions::Confirm>()
                 .json::<revisions::Confirmed>()
+                .refuses(404, "No such plan waits.")
                 .refuses(422, "It is no hash of a plan.")],
         ),
         route(
@@ -129,6 +130,7 @@ impl From<Error> for Refusal {
                 (StatusCode::NOT_FOUND, "no-such-publication")
             }
             Error::Refused(_) | Error::OtherPlan { .. } => (StatusCode::CONFLICT, "plan-again"),
+            Error::NothingWaits | Error::OtherWaits { .. } => (StatusCode::NOT_FOUND, "no-such-plan"),
             Error::NoUnit(_) => (StatusCode::NOT_FOUND, "no-such-unit"),
             Error::Rejected(_) => (StatusCode::UNPROCESSABLE_ENTITY, "rejected"),
             Error::Guard { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "removes-much"),

@@ -191,7 +191,7 @@ pub(super) fn apply(args: ApplyArgs) -> Exit {
             let confirm = Confirm { plan: args.plan.clone() };
             let confirmed: Confirmed = args.api.post("/api/v1/revisions/confirm", &confirm).await?;
             args.api.print(&confirmed, |confirmed| {
-                format!("plan {} is confirmed; it takes effect if it is the one that waits\n", confirmed.plan)
+                format!("plan {} is confirmed, and takes effect within a moment\n", confirmed.plan)
             })
         });
     };

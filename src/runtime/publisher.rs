@@ -13,7 +13,7 @@ use super::contents::{self, Piece};
 use super::load::{self, LoadedUnit};
 use super::ownership;
 use super::planning::{self, Current, Given, Plan, Units};
-use super::versions::{Versions, Written};
+use super::versions::{Versions, Waiting, Written};
 use crate::id::UnitId;
 use crate::ports::bus;
 use crate::protocol::publish::{self, DEADLINE, Head, Made, Outcome, Refused, Suspension};
@@ -41,6 +41,10 @@ pub enum Error {
     Refused(#[from] Refused),
     #[error("not every member can run it, so nothing changed: {}", .0.join("; "))]
     Rejected(Vec<String>),
+    #[error("no plan waits for a yes")]
+    NothingWaits,
+    #[error("the plan {} does not wait for a yes; {} does", short(.wanted), short(.found))]
+    OtherWaits { wanted: String, found: String },
     #[error("{reason}; `vejas apply --plan {}` confirms it", short(.hash))]
     Guard { hash: String, reason: String },
     #[error("the plan {} is not what would be applied now, which is {}: plan again", short(.wanted), short(.found))]
@@ -187,6 +191,7 @@ impl Publisher {
         }
         let confirmed = how.prune || how.plan.is_some() || head.is_confirmed(&hash);
         if let Some(reason) = plan.guard().filter(|_| !confirmed) {
+            self.hold(head.no, &hash).await?;
             return Err(Error::Guard { hash, reason });
         }
         self.store(&plan).await?;
@@ -241,8 +246,18 @@ impl Publisher {
         Ok(self.versions.change_head(|head| head.resumed(&unit.to_string())).await?.is_some())
     }
 
+    /// Lets a plan be confirmed.
+    pub(super) async fn hold(&self, no: u64, hash: &str) -> Result<(), bus::Error> {
+        self.versions.write_waiting(&Waiting { no, hash: hash.to_owned() }).await
+    }
+
     /// A person says yes to a plan of an origin that removes much.
     pub async fn confirm(&self, hash: &str) -> Result<(), Error> {
+        let (head, waiting) = (self.head().await?, self.versions.waiting().await?);
+        let found = waiting.filter(|waiting| waiting.no == head.no).ok_or(Error::NothingWaits)?.hash;
+        if !found.starts_with(hash) {
+            return Err(Error::OtherWaits { wanted: hash.to_owned(), found });
+        }
         let confirmed = |head: &Head| Some(Head { confirmed: Some(hash.to_owned()), ..head.clone() });
         self.versions.change_head(confirmed).await?;
         Ok(())

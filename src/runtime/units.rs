@@ -208,6 +208,7 @@ impl Units {
                     format!("{reason}: these run on until `vejas apply --plan {}` confirms it", status::short(&hash))
                 });
                 if held_back.is_some() {
+                    self.publisher.hold(head.no, &plan.hash(head.no)).await?;
                     plan = plan.without_removals(&self.current);
                 }
                 match self.agreement.decide(&plan).await? {

@@ -28,6 +28,7 @@ const PAGE_ENTRIES: usize = 256;
 const HEAD: &str = "head";
 const SYNC: &str = "sync";
 const SYNC_REQUEST: &str = "sync-request";
+const WAITING: &str = "waiting";
 
 /// What one member says of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,15 @@ pub struct Answer {
     pub reasons: Vec<String>,
     /// Nanoseconds since 1970-01-01T00:00:00Z.
     pub at: i64,
+}
+
+/// A plan that takes effect when a person says yes to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// The publication it was planned on; on another it is another plan.
+    pub no: u64,
+    pub hash: String,
 }
 
 /// A record and the store's revision of it.
@@ -128,6 +138,21 @@ impl Versions {
             Written::Won(_) => Ok(()),
             Written::Lost => Err(Error::Unavailable("another member follows the repository too".to_owned())),
         }
+    }
+
+    pub async fn waiting(&self) -> Result<Option<Waiting>, Error> {
+        Ok(self.read(WAITING).await?.map(|(waiting, _)| waiting))
+    }
+
+    /// Written by whoever held it back, at every look.
+    pub async fn write_waiting(&self, waiting: &Waiting) -> Result<(), Error> {
+        let held = self.read::<Waiting>(WAITING).await?;
+        if held.as_ref().is_some_and(|(held, _)| held == waiting) {
+            return Ok(());
+        }
+        let condition = held.map_or(Condition::Absent, |(_, at)| Condition::Revision(at));
+        // Lost: somebody else holds one back too, and this one is told again at the next look.
+        self.write(self.record(WAITING.to_owned(), waiting, condition)).await.map(drop)
     }
 
     /// Asks whoever follows the repository to look at it now.

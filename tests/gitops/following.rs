@@ -185,3 +185,18 @@ fn a_server_that_says_nothing_is_given_up_in_time() {
     vejas.stop();
     assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
 }
+
+#[test]
+fn a_repository_of_ten_thousand_files_is_followed() {
+    let repository = Repository::new();
+    for n in 0..10_000 {
+        repository.write(&format!("m/{}/{n}.txt", n % 100), &format!("{n}\n"));
+    }
+    repository.commit("ten thousand beside the three");
+    let mut vejas = of(&repository);
+    vejas.start();
+    repository.write("m/flow.yaml", &flow(".v = 2"));
+    let commit = repository.commit("a flow among them");
+    let found = until(&vejas, "the commit", |found| is_at(found, &commit));
+    assert_eq!(found["sync"]["problems"], serde_json::json!([]), "what is no manifest is none of our business");
+}

@@ -7,6 +7,7 @@ mod http;
 mod publishing;
 mod refusing;
 mod repository;
+mod ssh;
 #[path = "../support/mod.rs"]
 mod support;
 mod webhook;

@@ -210,9 +210,14 @@ fn a_removal_of_more_than_a_third_waits_until_it_is_confirmed() {
     assert_eq!(found["publication"]["no"], 1);
     let reason = found["sync"]["reason"].as_str().unwrap();
     let hash = reason.split("--plan ").nth(1).unwrap().split('`').next().unwrap().to_owned();
+    let (text, code) = command(&vejas, &["apply", "--plan", "0123456789ab"]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains(&hash), "it names the plan that waits: {text}");
     let (text, code) = command(&vejas, &["apply", "--plan", &hash]);
     assert_eq!(code, 0, "{text}");
     until(&vejas, "the confirmed removal", |found| is_at(found, &commit));
+    let (text, code) = command(&vejas, &["apply", "--plan", &hash]);
+    assert!(code == 3 && text.contains("no plan waits"), "{code} {text}");
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Options {
 pub enum Error {
     #[error("{url} cannot be reached: {reason}")]
     Unreachable { url: String, reason: String },
-    #[error("{url} refuses the credentials: {reason}")]
+    #[error("{url} refuses the credentials, or they cannot be used: {reason}")]
     Denied { url: String, reason: String },
     #[error("the host key or certificate of {url} is not trusted: {reason}")]
     Untrusted { url: String, reason: String },
@@ -252,7 +252,15 @@ fn refused(options: &Options, error: &git2::Error) -> Error {
     let (url, reason) = (options.shown(), error.message().trim().to_owned());
     match (error.code(), error.class()) {
         (ErrorCode::Auth, _) => Error::Denied { url, reason },
+        (ErrorCode::Certificate, ErrorClass::Ssh) => {
+            let reason = remote::why_unknown(options.credentials.known_hosts.as_deref());
+            Error::Untrusted { url, reason }
+        }
         (ErrorCode::Certificate, _) => Error::Untrusted { url, reason },
+        (_, ErrorClass::Ssh) if reason.contains("private key") => {
+            let mend = "is the file of VEJAS_GIT_SSH_KEY a private key, and VEJAS_GIT_SSH_PASSPHRASE its passphrase?";
+            Error::Denied { url, reason: format!("{reason}; {mend}") }
+        }
         (_, ErrorClass::Http) if reason.contains("401") || reason.contains("403") => Error::Denied { url, reason },
         (_, ErrorClass::Ssl) => Error::Untrusted { url, reason },
         _ => Error::Unreachable { url, reason },

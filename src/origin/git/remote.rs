@@ -89,16 +89,29 @@ fn check_host(known_hosts: &Path, certificate: &Cert<'_>, host: &str) -> Result<
         return Ok(CertificateCheckStatus::CertificatePassthrough);
     };
     let untrusted = |reason: String| git2::Error::new(git2::ErrorCode::Certificate, git2::ErrorClass::Ssh, reason);
-    let too_large = fs::metadata(known_hosts).is_ok_and(|metadata| metadata.len() > KNOWN_HOSTS_BYTES_MAX);
-    if too_large {
-        return Err(untrusted(format!("{} is too large", known_hosts.display())));
-    }
-    let text = fs::read_to_string(known_hosts)
-        .map_err(|error| untrusted(format!("{} cannot be read: {error}", known_hosts.display())))?;
-    if is_known(&text, host, &key) {
+    if is_known(&read_known(known_hosts).map_err(untrusted)?, host, &key) {
         return Ok(CertificateCheckStatus::CertificateOk);
     }
-    Err(untrusted(format!("{} does not list this key of {host}", known_hosts.display())))
+    Err(untrusted(not_listed(known_hosts)))
+}
+
+fn read_known(known_hosts: &Path) -> Result<String, String> {
+    if fs::metadata(known_hosts).is_ok_and(|metadata| metadata.len() > KNOWN_HOSTS_BYTES_MAX) {
+        return Err(format!("{} is too large", known_hosts.display()));
+    }
+    fs::read_to_string(known_hosts).map_err(|error| format!("{} cannot be read: {error}", known_hosts.display()))
+}
+
+fn not_listed(known_hosts: &Path) -> String {
+    format!("{} does not list this key of the host", known_hosts.display())
+}
+
+/// Why a host's key is not trusted: the library tells its own words instead of ours.
+pub(super) fn why_unknown(known_hosts: Option<&Path>) -> String {
+    match known_hosts {
+        None => "no file of known hosts lists its key; VEJAS_GIT_KNOWN_HOSTS names one".to_owned(),
+        Some(path) => read_known(path).err().unwrap_or_else(|| not_listed(path)),
+    }
 }
 
 fn is_known(known_hosts: &str, host: &str, key: &[u8]) -> bool {
